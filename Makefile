@@ -50,7 +50,7 @@ demo: $(BUILT) $(JAR) ## broker, kcat, and a PySpark job that reads what was jus
 pipeline: $(BUILT) $(JAR) ## a declarative pipeline of Spark on a broker of its own; goes on each time (ARGS='--kill --orders 5000')
 	$(BIN)/python -m ops.demo.pipeline $(ARGS)
 
-lake: $(BUILT) ## a broker with an object store and a standby: an upload, a kill, a take-over, lost disks, a restore; all on this machine
+lake: $(SYNCED) $(BUILT) $(JAR) ## a broker with an object store and a standby: an upload, a kill, a take-over, lost disks, a restore; the topic as a table, read by DuckDB and Polars
 	@PATH="$(CURDIR)/$(BIN):$$PATH" ops/demo/lake.sh
 
 setup-spark: $(BUILT) $(JAR) ## .venv with what a broker and Spark need, and no more
@@ -209,5 +209,5 @@ bench bench-kafka: setup ## requests a second, latencies and CPU of this broker;
 	$(BIN)/python -m ops.bench.run $(if $(filter bench-kafka,$@),--kafka) $(ARGS)
 
 # docs/PERFORMANCE.md says what each measures, and when it fails.
-bench-%: setup ## one of beside, check, clients, groups, growth, quotas, security, spark, spark-stream, start, tier, transactions
+bench-%: setup ## one of beside, check, clients, groups, growth, lake, quotas, security, spark, spark-stream, start, tier, transactions
 	$(BIN)/python -m ops.bench.$(subst -,_,$*) $(ARGS)

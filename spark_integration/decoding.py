@@ -53,6 +53,15 @@ class WithKnown(NamedTuple):
         return self.schemas.by_subject(subject, version, kind)
 
 
+class Only(NamedTuple):
+    """A schema that was looked up for values which all name it: workers ask nobody."""
+
+    schema: Schema
+
+    def by_id(self, number: SchemaId, kind: Kind | None = None) -> Schema:  # noqa: ARG002 - see `Schemas`
+        return self.schema
+
+
 class MsgPack(msgspec.Struct, frozen=True):
     """Decodes MessagePack maps."""
 
@@ -63,6 +72,16 @@ class MsgPack(msgspec.Struct, frozen=True):
         if convert is None:
             return lambda data: _record(decode(data))
         return lambda data: convert(_record(decode(data)))
+
+
+class PlainJson(msgspec.Struct, frozen=True):
+    """Decodes JSON objects that name no schema."""
+
+    def decoder(self, kind: pa.StructType) -> Convert:
+        """Return a function that decodes the bytes of one value to a dict. Arrow can convert it to `kind`."""
+        from spark_integration.json_schema import plain_decoder
+
+        return plain_decoder(kind)
 
 
 class Avro(msgspec.Struct, frozen=True):
@@ -82,15 +101,17 @@ class Avro(msgspec.Struct, frozen=True):
 
 
 class Protobuf(msgspec.Struct, frozen=True):
-    """Decodes Protobuf into a message of the schema `reader`."""
+    """Decodes Protobuf into a message of the schema `reader`. Without `schemas` values are data alone."""
 
     reader: Schema
     message: str | None
     schemas: Any
 
     def decoder(self, kind: pa.StructType) -> Convert:  # noqa: ARG002 - the schemas have it, too
-        from spark_integration.protobuf import framed_decoder
+        from spark_integration.protobuf import framed_decoder, plain_decoder
 
+        if self.schemas is None:
+            return plain_decoder(self.reader, self.message)
         return framed_decoder(self.schemas, self.reader, self.message)
 
 
@@ -106,7 +127,7 @@ class Json(msgspec.Struct, frozen=True):
         return framed_decoder(self.schemas, kind, is_whole=self.is_whole)
 
 
-Form = MsgPack | Avro | Protobuf | Json
+Form = MsgPack | PlainJson | Avro | Protobuf | Json
 
 
 class Decoding(msgspec.Struct, frozen=True):
@@ -258,6 +279,34 @@ def json_decoding(given: Subject, wanted: StructType | None, mode: Mode) -> Deco
         schemas, reader = _of_subject(given, Kind.JSON)
         spark, is_whole = type_of(reader)
         return _decoding(spark, mode, Json(WithKnown(schemas, reader), is_whole))
+
+
+def plain_json_decoding(wanted: StructType, mode: Mode) -> Decoding:
+    """Return how to decode JSON into the fields of `wanted`, made nullable. Raises OptionError."""
+    return _decoding(nullable_struct(wanted), mode, PlainJson())
+
+
+def written_decoding(found: Schema, message: str | None, mode: Mode, *, is_framed: bool = True) -> Decoding:
+    """Return how to decode values into the fields of the schema that they were written with.
+
+    Raises SchemaError, OptionError, MissingPackage.
+    """
+    schemas = Only(found) if is_framed else None
+    if found.kind is Kind.AVRO:
+        from mpbroker.registry.avro import whole
+        from spark_integration.avro import AvroType
+
+        text = _json(whole(found))
+        form: Form = Avro(None, text, schemas) if is_framed else Avro(text, None, None)
+        return _decoding(AvroType(text).spark, mode, form)
+    if found.kind is Kind.PROTOBUF:
+        from spark_integration import protobuf
+
+        return _decoding(protobuf.type_of(found, message), mode, Protobuf(found, message, schemas))
+    from spark_integration import json_schema
+
+    spark, is_whole = json_schema.type_of(found)
+    return _decoding(spark, mode, Json(schemas, is_whole))
 
 
 def _of_subject(given: Subject, kind: Kind) -> tuple[Registry | Directory, Schema]:

@@ -7,7 +7,9 @@ contains itself, becomes a string with JSON.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from functools import lru_cache
+from math import inf
 from typing import Any, Final
 
 import msgspec
@@ -126,12 +128,43 @@ def framed_decoder(schemas: Schemas, kind: pa.StructType, *, is_whole: bool) -> 
     return decode
 
 
+def plain_decoder(kind: pa.StructType) -> Convert:
+    """Return a decoder of JSON objects that name no schema into rows of an Arrow type.
+
+    Numbers are exact: a decimal may be a number of any form.
+    """
+    convert, parse = converter(kind, _exact_leaf), msgspec.json.Decoder(float_hook=Decimal).decode
+
+    def decode(data: bytes) -> Any:
+        value = parse(data)
+        if not isinstance(value, dict):
+            raise TypeError(f"an object was expected, not {type(value).__name__}")
+        return convert(value) if convert else value
+
+    return decode
+
+
+def _exact_leaf(kind: pa.DataType) -> Convert | None:
+    leaf = _leaf(kind)
+    if leaf is None or not pa.types.is_floating(kind):
+        return leaf
+    return lambda value: leaf(_finite(value))
+
+
+def _finite(value: Any) -> Any:
+    """Return the float of an exact number. Raises OverflowError if it is too large for one."""
+    found = float(value) if isinstance(value, Decimal) else value
+    if found in (inf, -inf):
+        raise OverflowError(f"{value} is too large for a double")
+    return found
+
+
 def _leaf(kind: pa.DataType) -> Convert | None:
     return _text if pa.types.is_string(kind) else of_text(kind)
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return value if isinstance(value, str) else _ENCODER.encode(value).decode()
 
 
 def encoder(schema: Schema) -> Callable[[Any], bytes]:

@@ -223,6 +223,13 @@ def framed_decoder(schemas: Schemas, wanted: Schema, message: str | None) -> Con
     return decode
 
 
+def plain_decoder(schema: Schema, message: str | None) -> Convert:
+    """Return a decoder of messages that name no schema into rows of a message of `schema`."""
+    descriptor = messages_of(schema).named(message)
+    target = MessageType(descriptor)
+    return lambda data: target.row(read(descriptor, data))
+
+
 def encoder(schema: Schema, message: str | None) -> Callable[[Any], bytes]:
     """Return a function that encodes a row (a dict) as a framed message. Raises SchemaError."""
     messages = messages_of(schema)

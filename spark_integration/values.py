@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from ctypes import c_float
 from datetime import date, datetime
 from decimal import Decimal
 from enum import StrEnum
+from math import isinf
 from typing import Any, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -18,6 +20,7 @@ CORRUPT: Final = "_corrupt"
 CORRUPT_TYPE: Final = pa.struct([pa.field("error", pa.string()), pa.field("data", pa.binary())])
 
 _SHOWN_BYTES = 24
+_DOUBLE_BITS = 64
 TYPES_MAX: Final = 20_000
 # Arrow makes nulls of missing fields; below a null struct it would leave zeros.
 _NO_FIELDS: Final[Mapping[str, Any]] = {}
@@ -181,8 +184,8 @@ def of_text(kind: pa.DataType) -> Convert | None:
     """Return the conversion for a type that a format writes as text: a time (ISO 8601), date or decimal.
 
     The conversion to a time refuses numbers, which may be in s or ms. The conversion to a decimal refuses
-    floats, which are not exact. For integers and floats, return a conversion that only refuses bools. For
-    other types, return None.
+    floats, which are not exact. For integers and floats, return a conversion that refuses bools, and numbers
+    that Arrow would cut to another one. For other types, return None.
     """
     if pa.types.is_timestamp(kind):
         return _zoned if kind.tz else _unzoned
@@ -190,8 +193,10 @@ def of_text(kind: pa.DataType) -> Convert | None:
         return _day
     if pa.types.is_decimal(kind):
         return _decimal
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        return _number
+    if pa.types.is_integer(kind):
+        return _integer
+    if pa.types.is_floating(kind):
+        return _float if kind.bit_width < _DOUBLE_BITS else _number
     return None
 
 
@@ -201,8 +206,20 @@ def _number(value: Any) -> Any:
     return value
 
 
+def _integer(value: Any) -> Any:
+    if isinstance(value, (float, Decimal)) and value % 1:
+        raise ValueError(f"an integer was expected, not {value}")
+    return _number(value)
+
+
+def _float(value: Any) -> Any:
+    if isinstance(value, float) and isinf(c_float(value).value) and not isinf(value):
+        raise ValueError(f"{value} is too large for a float")
+    return _number(value)
+
+
 def _decimal(value: Any) -> Decimal:
-    if isinstance(value, (str, int)) and not isinstance(value, bool):
+    if isinstance(value, (str, int, Decimal)) and not isinstance(value, bool):
         return Decimal(value)
     raise TypeError(f"a decimal is text or an integer, not {type(value).__name__}")
 

@@ -103,7 +103,9 @@ NARROW = {
     ),
     "mpbroker.standby": (
         *("shm.clock", "shm.linux"),
-        *(f"mpbroker.{room}" for room in ("config", "ipc", "remote", "storage", "supervisor")),
+        *(f"mpbroker.{room}" for room in ("config", "ipc", "records", "remote", "storage", "supervisor")),
+        # Where in a partition's files an offset is.
+        "mpbroker.reading.segments",
     ),
     "mpbroker.cli": (
         "shm",
@@ -140,6 +142,9 @@ NARROW = {
         "mpbroker.ipc.topology",
         "mpbroker.ipc.pointer",
         "mpbroker.config.extras",
+        # An object store is read without its broker: the ledger names segments, the cut has the files after
+        # them. Nothing here writes there.
+        *(f"mpbroker.remote.{folder}" for folder in ("store", "layout", "ledger", "cuts")),
         # Audits go on behind damage, as the inspection does.
         "mpbroker.inspection.segment",
         "mpbroker.storage",
@@ -157,6 +162,8 @@ NARROW = {
         *(f"mpbroker.{room}" for room in ("reading", "writing", "client", "protocol", "records", "registry")),
         # Settings of topics, in the files.
         *("mpbroker.migration.metadata_log", "mpbroker.migration.errors"),
+        # Files of tables.
+        *("mpbroker.remote.store", "mpbroker.remote.tier.store_clock"),
         # Spark loads it by its name, which has to begin with `pyspark`.
         "pyspark_mpbroker.daemon",
     ),

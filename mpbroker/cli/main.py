@@ -59,6 +59,7 @@ _GROUPS = (
     ("remote", "remote.command", "The object store of tiered storage: state, causes, checks."),
     ("service", "host.service", "Make this installation a service of systemd."),
     ("spark", "spark.command", "Jobs on Spark: archives, replays, mirrors, audits, sessions."),
+    ("tables", "tables.command", "Topics as Apache Iceberg tables: the job that writes them."),
     ("doctor", "doctor.flags", "Say what is missing on this host, and what to do."),
 )
 _RUN = "Run a command with a broker of its own, which ends with it."
@@ -126,6 +127,10 @@ def serve(
             "--standby", help="Follow the owner of the object store, and take over when it is gone."
         ),
     ] = False,
+    read_only: Annotated[
+        bool,
+        typer.Option("--read-only", help="With --standby: serve reads, and never take over."),
+    ] = False,
     follow: Annotated[Path | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run a broker until it is told to stop."""
@@ -146,6 +151,7 @@ def serve(
         check_only=check_config,
         follow=follow,
         standby=standby,
+        read_only=read_only,
     )
     raise typer.Exit(code)
 

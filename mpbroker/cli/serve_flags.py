@@ -19,6 +19,7 @@ _CHECK = "--check-config"
 # What a standby starts: a broker on this directory that follows another one (`mpbroker.ipc.mirror`).
 _FOLLOW = "--follow"
 _STANDBY = "--standby"
+_READ_ONLY = "--read-only"
 _WITH_VALUE = {name: name for name in (*FLAG_KEYS, "--log-format", "--config", "-o", _FOLLOW)}
 _WITH_VALUE["-c"] = "--config"
 
@@ -33,6 +34,7 @@ class ServeFlags(NamedTuple):
     check_only: bool
     follow: Path | None = None
     standby: bool = False
+    read_only: bool = False
 
 
 def parsed(words: Sequence[str]) -> ServeFlags | None:
@@ -46,7 +48,7 @@ def parsed(words: Sequence[str]) -> ServeFlags | None:
     rest = iter(words[1:])
     for word in rest:
         name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
-        if word in (_CHECK, _STANDBY):
+        if word in (_CHECK, _STANDBY, _READ_ONLY):
             values[word] = [word]
             continue
         if not equals:
@@ -63,4 +65,5 @@ def parsed(words: Sequence[str]) -> ServeFlags | None:
         _CHECK in last,
         Path(last[_FOLLOW]) if _FOLLOW in last else None,
         _STANDBY in last,
+        _READ_ONLY in last,
     )

@@ -40,13 +40,20 @@ def fetched_offsets(group: Any) -> dict[TopicPartition, int]:
 
 
 def commit_request(
-    group: str, offsets: Mapping[TopicPartition, int], generation: int = -1, member_id: str = ""
+    group: str,
+    offsets: Mapping[TopicPartition, int],
+    generation: int = -1,
+    member_id: str = "",
+    metadata: str = "",
 ) -> m.OffsetCommitRequest:
-    """Return a request that commits offsets for a member, or for a group without members."""
+    """Return a request that commits offsets for a member, or for a group without members.
+
+    Each offset gets `metadata`.
+    """
     part = m.OffsetCommitRequest.OffsetCommitRequestPartition
     topics = [
         m.OffsetCommitRequest.OffsetCommitRequestTopic(
-            name=name, partitions=[part(number, offset) for number, offset in parts.items()]
+            name=name, partitions=[part(number, offset, -1, metadata) for number, offset in parts.items()]
         )
         for name, parts in _by_topic(offsets).items()
     ]

@@ -105,6 +105,10 @@ class BrokerConfig(RemoteSettings, frozen=True, kw_only=True):
     node_id: Annotated[
         int, Key(INT, "Number of this broker in its cluster.", at_least=0, begins="Identity and addresses")
     ] = 1
+    broker_rack: Annotated[
+        str | None,
+        Key(STRING, "Rack of this broker: clients with this client.rack read from a replica there."),
+    ] = None
     listeners: Annotated[
         tuple[Listener, ...],
         Key(

@@ -225,7 +225,8 @@ class Console:
     async def _groups(self, query: Query) -> dict[str, Any]:
         await self._watch.fresh()
         rows = sorted(self._watch.groups(), key=lambda row: -(row["lag"] or 0))
-        return _first(rows, "group", query.text("q"), GROUPS_MAX)
+        tables = self._watch.tables()[:GROUPS_MAX]
+        return {**_first(rows, "group", query.text("q"), GROUPS_MAX), "tables": tables}
 
     async def _health(self, _query: Query) -> dict[str, Any]:
         await self._watch.fresh()

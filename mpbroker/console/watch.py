@@ -14,6 +14,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
 
+from msgspec.structs import asdict
+
 from mpbroker.client.range_assignor import assigned_partitions
 from mpbroker.console import pipeline
 from mpbroker.console.workers import Busy, Workers
@@ -28,6 +30,7 @@ from mpbroker.observe.live import LiveBroker
 from mpbroker.observe.model import Model, Row
 from mpbroker.observe.offset_follower import OffsetFollower
 from mpbroker.observe.samples import BrokerSeen, Health, Sample
+from mpbroker.protocol.table_progress import GROUP_PREFIX
 from mpbroker.protocol.topic_names import OWN_TOPICS, TopicPartition
 
 EVERY_S: Final = 2.0
@@ -234,6 +237,22 @@ class Watch:
                 }
             )
         return rows
+
+    def tables(self) -> list[dict[str, Any]]:
+        """Return a row for each table that the tables job writes, as it says itself."""
+        ends = self._ends()
+        return [
+            {
+                "table": name.removeprefix(GROUP_PREFIX),
+                "group": name,
+                "topics": sorted({topic for topic, _ in group.offsets}),
+                "lag": ends.lag(group.offsets),
+                "history": self._lag_history(name),
+                **asdict(group.note),
+            }
+            for name, group in sorted(self._offsets.committed.groups.items())
+            if group.note is not None
+        ]
 
     def type_of(self, name: str) -> str:
         """Return the type of a group, "" if its records are not read yet."""

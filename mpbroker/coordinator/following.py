@@ -6,6 +6,7 @@ place of its own, and changes none.
 
 from __future__ import annotations
 
+import logging
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -13,10 +14,14 @@ from pathlib import Path
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.coordinator.metadata.replay import replay_mirror
 from mpbroker.coordinator.metadata.state import MetadataState
-from mpbroker.ipc.mirror import MirrorPointer, followed_mirror, follows
+from mpbroker.ipc.metadata import METADATA_SLOT, PartitionImage, PartitionSlots
+from mpbroker.ipc.mirror import MirrorPointer, ReadPartition, followed_mirror, follows
 from mpbroker.ipc.nodes import Nodes, followed_nodes
 from mpbroker.ipc.replaced_files import POLL_S
 from mpbroker.storage.names import LOG_SUFFIX, METADATA_DIRECTORY
+from shm.table import SlotTable
+
+_log = logging.getLogger("mpbroker.coordinator")
 
 
 class Following:
@@ -31,6 +36,7 @@ class Following:
         # When to read the metadata in the mirror; None if it was read since it changed.
         self._read_at_s: float | None = None
         self._stamp: list[tuple[str, int, int]] | None = None
+        self._partitions: list[ReadPartition] = []
 
     def new_nodes(self) -> bool:
         """Return whether `nodes` has changed."""
@@ -39,6 +45,33 @@ class Following:
     @property
     def nodes(self) -> Nodes | None:
         return self._nodes.content
+
+    def new_partitions(self, table: SlotTable) -> dict[bytes, PartitionSlots] | None:
+        """Write the slots of what consumers may read here; return them by topic. None if nothing is new.
+
+        A slot that was given out before stays as it is: handlers may not know of the new one yet.
+        """
+        mirror = self._mirror.content
+        partitions = mirror.partitions if mirror is not None else None
+        if partitions is None or partitions is self._partitions:
+            return None
+        self._partitions = partitions
+        images: dict[bytes, dict[int, PartitionImage]] = {}
+        for one in partitions:
+            slot = table.slots - 1 - one.place
+            if slot <= METADATA_SLOT:
+                _log.error("%d partitions are more than the partition table has slots", len(partitions))
+                break
+            table.write(slot, one.slot)
+            images.setdefault(one.topic_id, {})[one.partition] = PartitionImage(
+                one.partition, slot, one.generation
+            )
+        return {
+            topic_id: PartitionSlots.of(
+                some.get(number, PartitionImage(number, 0, 0)) for number in range(max(some) + 1)
+            )
+            for topic_id, some in images.items()
+        }
 
     def new_state(self) -> MetadataState | None:
         """Return the metadata in the mirror if its log has changed, and can be read now."""

@@ -342,12 +342,14 @@ class MetadataController:
         self._brokers.replaced()
 
     def _follow(self) -> None:
-        """Publish the state in the mirror, if it is new. None of its topics is open here."""
+        """Publish the state in the mirror, if it is new, and what consumers may read of it."""
         if (state := self.following.new_state()) is not None:
             self.state = state
             self._has_followed = True
             self._replaced()
             self.announcer.follow(state.topics)
+        if (slots := self.following.new_partitions(self.table)) is not None:
+            self.announcer.follow_slots(slots)
 
     def _resolve_round(self, state: MetadataState) -> None:
         """Set the state read from the log. Complete the interrupted round if it is there, else requeue it."""

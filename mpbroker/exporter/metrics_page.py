@@ -11,6 +11,7 @@ import asyncio
 import gzip
 import logging
 import time
+from pathlib import Path
 from typing import Final
 
 from mpbroker.exporter import kafka_metrics, mpbroker_metrics, partition_metrics
@@ -18,6 +19,7 @@ from mpbroker.exporter.client_metrics import ClientMetrics
 from mpbroker.exporter.exposition import Page
 from mpbroker.ipc import health, topology
 from mpbroker.ipc.process import ProcessContext
+from mpbroker.ipc.standby_lag import read_lag
 from mpbroker.metrics import snapshot
 from mpbroker.metrics.families import View
 from mpbroker.metrics.processes import ProcessLooker
@@ -148,12 +150,14 @@ class MetricsPage:
         mpbroker_metrics.write_rings(self._memory, incarnations, page)
         mpbroker_metrics.write_work(now, page)
         mpbroker_metrics.write_remote(now, wall_ms(), page)
+        mpbroker_metrics.write_standby(read_lag(Path(config.log_dirs[0])), wall_ms(), page)
         mpbroker_metrics.write_recovery(
             health.recoveries_under_way(config, self._memory), config.log_dirs, page
         )
         kafka_metrics.write(View(now, self._earlier(now)), page)
         partition_metrics.write_topics(now.logs, config.node_id, page)
         left_out = partition_metrics.write_groups(committed.groups, now.logs, page)
+        mpbroker_metrics.write_tables(committed.groups, wall_ms(), page)
         mpbroker_metrics.write_offsets(committed, left_out, page)
         self._clients.write(page)
         return page, page.text()

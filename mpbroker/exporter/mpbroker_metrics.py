@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from itertools import islice
+from typing import Final
 
 from mpbroker.config.version import VERSION
 from mpbroker.exporter.exposition import Family, Page
@@ -17,15 +19,19 @@ from mpbroker.ipc.leading import lease_left_ms
 from mpbroker.ipc.listeners import ListenerCount
 from mpbroker.ipc.meters import ApiHistogram, QuotaWord
 from mpbroker.ipc.progress import Progress
+from mpbroker.ipc.standby_lag import StandbyLag
 from mpbroker.ipc.topology import HANDLERS, LOG_WORKERS, SCRUBBER, SUPERVISOR, TIER, SharedMemory, name_of
 from mpbroker.metrics import requests
 from mpbroker.metrics.broker import LOG_TOTALS, SERVED
 from mpbroker.metrics.listeners import OURS as LISTENER_COUNTS
 from mpbroker.metrics.processes import ProcessUsage
 from mpbroker.metrics.snapshot import NS, Snapshot
+from mpbroker.observe.committed_groups import CommittedGroup
 from mpbroker.observe.committed_offsets import CommittedOffsets
+from mpbroker.protocol.table_progress import GROUP_PREFIX
 from shm.counters import bucket_of
 
+TABLES_MAX: Final = 1000
 _families: list[Family] = []
 
 
@@ -100,6 +106,7 @@ _LOG_MEANINGS = {
     Counter.COUNT_DUPLICATES: "Batches that idempotent producers sent twice.",
     Counter.COUNT_COMMIT_ROUNDS: "Commit rounds: what waits is synced together.",
     Counter.COUNT_SEGMENTS_ROLLED: "Segments rolled.",
+    Counter.COUNT_UNSHIPPED_REFUSED: "Batches refused because too much waits for the object store.",
 }
 
 
@@ -211,6 +218,13 @@ _REMOTE_AGES = (
     ),
 )
 
+STANDBY_BEHIND = _gauge(
+    "standby_behind_seconds", "Of a standby: time since its mirror had all of the ledger; -1: it never had."
+)
+STANDBY_ENTRIES = _gauge("standby_behind_entries", "Entries of the ledger that the mirror does not have yet.")
+STANDBY_BYTES = _gauge("standby_behind_bytes", "What is still to be downloaded for these.")
+STANDBY_CUT = _gauge("standby_cut_age_seconds", "Time since the cut that the mirror has; 0: it has none.")
+
 OFFSETS_UNREADABLE = _gauge(
     "group_offsets_unreadable_partitions",
     "Partitions of __consumer_offsets that the exporter cannot read: the lag of their groups is old.",
@@ -222,6 +236,14 @@ OFFSETS_LEFT_OUT = _gauge(
     "group_offsets_left_out",
     f"Committed offsets beyond the {GROUP_OFFSETS_MAX:,} of a page; each group gets a fair share of them.",
 )
+TABLE_ROWS = _gauge("table_rows", "Rows of a table that the tables job writes.")
+TABLE_FILES = _gauge("table_files", "Data files of a table.")
+TABLE_BYTES = _gauge("table_bytes", "Bytes of a table's data files.")
+TABLE_ERROR_ROWS = _gauge(
+    "table_error_rows", "Rows with an error instead of a decoded value, since the tables job began."
+)
+TABLE_AGE = _gauge("table_commit_age_seconds", "Time since the tables job committed records to a table.")
+TABLE_FAILS = _gauge("table_failing", "1 if the last try of the tables job failed for this table.")
 CLIENT_INSTANCES = _gauge("client_metrics_instances", "Client instances whose pushed metrics are served.")
 CLIENT_SERIES = _gauge("client_metrics_series", "Series of these instances.")
 CLIENT_PUSHES = _counter(
@@ -359,6 +381,15 @@ def write_remote(now: Snapshot, now_ms: int, page: Page) -> None:
     page.add(REMOTE_LEASE, -1 if left_ms is None else left_ms / 1000)
 
 
+def write_standby(lag: StandbyLag | None, now_ms: int, page: Page) -> None:
+    """Write how far a standby is behind. `now_ms`: by the wall clock."""
+    if lag is not None:
+        page.add(STANDBY_BEHIND, lag.behind_s)
+        page.add(STANDBY_ENTRIES, lag.entries)
+        page.add(STANDBY_BYTES, lag.size)
+        page.add(STANDBY_CUT, max(now_ms - lag.cut_ms, 0) / 1000 if lag.cut_ms else 0)
+
+
 def write_recovery(under_way: list[Progress], log_dirs: tuple[str, ...], page: Page) -> None:
     """Write the remaining work of recovery for each log directory, 0 when recovery is complete."""
     left = {one.log_dir: one for one in under_way}
@@ -376,6 +407,21 @@ def write_clients(instances: int, series: int, pushes: Mapping[str, int], left_o
     page.add(CLIENT_LEFT_OUT, left_out)
     for result, count in pushes.items():
         page.add(CLIENT_PUSHES, count, {"result": result})
+
+
+def write_tables(groups: Mapping[str, CommittedGroup], now_ms: int, page: Page) -> None:
+    """Write what the tables job says of its tables. `now_ms`: by the wall clock."""
+    seen = ((group, found.note) for group, found in sorted(groups.items()) if found.note is not None)
+    # Anybody who may commit can make such groups, and a page has to end.
+    for group, note in islice(seen, TABLES_MAX):
+        labels = {"table": group.removeprefix(GROUP_PREFIX)}
+        page.add(TABLE_ROWS, note.rows, labels)
+        page.add(TABLE_FILES, note.files, labels)
+        page.add(TABLE_BYTES, note.bytes, labels)
+        page.add(TABLE_ERROR_ROWS, note.error_rows, labels)
+        page.add(TABLE_FAILS, int(bool(note.problem)), labels)
+        if note.committed_ms:
+            page.add(TABLE_AGE, max(now_ms - note.committed_ms, 0) / 1000, labels)
 
 
 def write_offsets(committed: CommittedOffsets, left_out: int, page: Page) -> None:

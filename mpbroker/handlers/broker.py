@@ -15,6 +15,7 @@ from mpbroker.handlers.fetch.disk_prefetch import DiskPrefetch
 from mpbroker.handlers.fetch.fetch_sessions import FetchSessionCache
 from mpbroker.handlers.fetch.parked_fetches import Fetches
 from mpbroker.handlers.fetch.partition_readers import Readers
+from mpbroker.handlers.fetch.preferred_replicas import PreferredReplicas
 from mpbroker.handlers.fetch.remote_windows import RemoteWindows
 from mpbroker.handlers.hot_path.fetch_positions import FetchPositions
 from mpbroker.handlers.produce.slow_appends import Jobs
@@ -63,6 +64,7 @@ class Broker(Services):
     damaged: Words
     leading: Leading
     fetch_positions: FetchPositions
+    preferred: PreferredReplicas
     producer_ids: ProducerIds
     transactions: TransactionChecks
     throttling: Throttling

@@ -14,7 +14,8 @@ from mpbroker.handlers.calls.patient_client import SUCCESSOR_MS, PatientClient
 from mpbroker.handlers.fetch.disk_prefetch import DiskPrefetch
 from mpbroker.handlers.fetch.fetch_sessions import FetchSessionCache
 from mpbroker.handlers.fetch.parked_fetches import Fetches
-from mpbroker.handlers.fetch.partition_readers import Readers
+from mpbroker.handlers.fetch.partition_readers import Readers, ReplicaReaders
+from mpbroker.handlers.fetch.preferred_replicas import PreferredReplicas
 from mpbroker.handlers.fetch.remote_files import RemoteFiles
 from mpbroker.handlers.fetch.remote_windows import RemoteWindows
 from mpbroker.handlers.hot_path.turn import HandlerTurn
@@ -34,6 +35,7 @@ from mpbroker.ipc.append_job import AppendJobs
 from mpbroker.ipc.client_metrics import Push
 from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.log_levels import LogLevels
+from mpbroker.ipc.mirror import read_mirror
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.producer_ids import ProducerIds
 from mpbroker.ipc.rings import Outbox
@@ -98,13 +100,14 @@ def make_broker(
         fetch_sessions=_fetch_sessions(context, number, turn),
         forwarding=Forwarding(coordinator, parked_memory),
         parked_memory=parked_memory,
-        readers=_readers(config.log_dirs, turn),
+        readers=_readers(config, turn),
         remote=_remote(context, arena, outboxes),
         # A ring of the bell may miss a process that is about to sleep; the sleep itself reads the eventfd.
         prefetch=DiskPrefetch(lambda: os.eventfd_write(context.bell.fd, 1)),
         damaged=memory.words("damaged"),
         leading=memory.leading(),
         fetch_positions=turn.fetch_positions,
+        preferred=PreferredReplicas(metadata, memory.words("readable")),
         producer_ids=ProducerIds(coordinator.call),
         transactions=TransactionChecks(coordinator, MarkerHolds(coordinator, jobs.are_up)),
         counters=context.counters,
@@ -160,9 +163,13 @@ def session_slots(config: BrokerConfig) -> int:
     return -(-config.max_incremental_fetch_session_cache_slots // config.num_io_threads)
 
 
-def _readers(log_dirs: Sequence[str], turn: HandlerTurn) -> Readers:
+def _readers(config: BrokerConfig, turn: HandlerTurn) -> Readers:
     """Return readers of partitions, which share the limit of open files with the fetch turn."""
-    readers = Readers(log_dirs)
+    mirror = read_mirror(config)
+    if mirror is None or mirror.partitions is None:
+        readers = Readers(config.log_dirs)
+    else:
+        readers = ReplicaReaders(mirror.log_dirs)
     turn.fetch_positions.partitions_max = readers.turn_partitions_max
     return readers
 

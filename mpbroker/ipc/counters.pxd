@@ -114,6 +114,7 @@ cpdef enum Counter:
     COUNT_REMOTE_CUT_PAUSE_US = 114  # for how long that one stopped all other processes
     COUNT_REMOTE_LEASE_UNTIL_MS = 115   # CLOCK_BOOTTIME when the lease runs out; 0: no standby, no lease
     COUNT_REMOTE_STANDBYS = 116      # brokers that stand by
+    COUNT_UNSHIPPED_REFUSED = 117    # log: batches refused because too much waits for the object store
     COUNTERS = 120
 
 cpdef enum Histogram:

@@ -17,11 +17,15 @@ NODES_FILE: Final = "mpbroker.nodes"
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A broker. `listeners` has the advertised host and port by the name of the listener."""
+    """A broker. `listeners` has the advertised host and port by the name of the listener.
+
+    A replica serves reads of what the leader's newest cut has, and never leads.
+    """
 
     id: int
     rack: str = ""
     listeners: dict[str, tuple[str, int]] = {}
+    is_replica: bool = False
 
 
 class Nodes(msgspec.Struct, frozen=True):

@@ -293,6 +293,8 @@ class SharedMemory:
             Block("closed_dirs", 64),
             # Each log worker: its progress in opening partitions (progress.py).
             Block("recovery", MAX_LOG_WORKERS * progress.BYTES),
+            # The tier: the wall time (ms) before which all replicas have what was written; 0 without one.
+            Block("readable", 64),
             # The scrubber, per partition slot: the word of damage (table.pxd).
             Block("damaged", 8 * sizes.partition_slots),
             # The supervisor: how often a scrub was asked for. The scrubber: which of these has begun, and
@@ -476,7 +478,7 @@ class SharedMemory:
         return self.private.block("unshipped")[worker * size : (worker + 1) * size]
 
     def unshipped(self, worker: int, life: int) -> Unshipped:
-        """Return that block for the worker itself. `life` counts its processes."""
+        """Return that block and the shipped word, for the worker. `life` counts its processes."""
         word = self.private.block("shipped")[8 * worker : 8 * (worker + 1)]
         return Unshipped(self.unshipped_block(worker), word, self.doorbell(TIER), life)
 

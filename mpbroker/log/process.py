@@ -134,6 +134,7 @@ class LogProcess:
         self._share = self._shares_left = self._batches_left = 0
         self._has_cut_jobs = False
         self._refused = RefusedProduces()
+        self._awaits_too_much = False
         self._is_snapshotting = False
         self._plan_housekeeping()
 
@@ -365,6 +366,15 @@ class LogProcess:
             if not log_dir.failed:
                 self.size_metrics.put_error(log_dir.number, error if log_dir.path in paths else 0)
 
+    def _report_unshipped(self) -> None:
+        if self._awaits_too_much:
+            self.context.log.error(
+                "produce requests are refused: what may wait for the object store is full. Producers try "
+                "again, and with acks=0 their connections are closed. mpbroker remote status has its error"
+            )
+        else:
+            self.context.log.info("produce requests are accepted again: the object store has what waited")
+
     def _report_room(self) -> None:
         self.context.log.info("produce requests are accepted again")
         self._publish_refusals(0)
@@ -387,6 +397,9 @@ class LogProcess:
             self.manager.journals.use()
         if self._refused.is_on and self._refused.is_over(now, self._log_dirs()):
             self._report_room()
+        if self.turn.awaits_too_much != self._awaits_too_much:
+            self._awaits_too_much = not self._awaits_too_much
+            self._report_unshipped()
         if self._appended_bytes >= self._next_points_bytes:
             self.due["recovery points"] = now
         points_s = self.context.config.log_flush_offset_checkpoint_interval_ms / 1000

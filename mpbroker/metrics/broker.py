@@ -336,6 +336,7 @@ LOG_TOTALS = {
     "duplicates-total": Counter.COUNT_DUPLICATES,
     "commit-rounds-total": Counter.COUNT_COMMIT_ROUNDS,
     "segments-rolled-total": Counter.COUNT_SEGMENTS_ROLLED,
+    "unshipped-refused-total": Counter.COUNT_UNSHIPPED_REFUSED,
 }
 
 

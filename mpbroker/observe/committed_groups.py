@@ -16,6 +16,7 @@ from mpbroker.coordinator.groups.consumer.records import ConsumerKey
 from mpbroker.coordinator.groups.member_memory import MemberMemory
 from mpbroker.coordinator.groups.records import GroupKey, GroupValue, OffsetKey, OffsetValue, decode
 from mpbroker.protocol.consumer_protocol import CLASSIC, CONSUMER, CONSUMER_PROTOCOL
+from mpbroker.protocol.table_progress import TableNote, note_of
 from mpbroker.records.iterate import Batch
 from mpbroker.records.markers import COMMIT, marker_of
 
@@ -25,13 +26,15 @@ class CommittedGroup:
     """A group: offsets by (topic, partition), and its members as of its last generation.
 
     `assignments`: only of a classic group of consumers (ConsumerProtocolAssignment). `consumer`: the state
-    of a group of the consumer protocol, with its assignments; None for a classic group.
+    of a group of the consumer protocol, with its assignments; None for a classic group. `note`: what the
+    tables job says of its table.
     """
 
     offsets: dict[tuple[str, int], int] = field(default_factory=dict)
     members: int | None = None  # None: it never had any, or was deleted
     assignments: tuple[bytes, ...] = ()
     consumer: ConsumerGroup | None = None
+    note: TableNote | None = None
 
     @property
     def type(self) -> str:
@@ -51,7 +54,7 @@ class CommittedGroups:
     def __init__(self) -> None:
         self.groups: dict[str, CommittedGroup] = {}
         # By partition of the topic and producer id.
-        self._pending: dict[tuple[int, int], list[tuple[OffsetKey, int]]] = {}
+        self._pending: dict[tuple[int, int], list[tuple[OffsetKey, OffsetValue]]] = {}
 
     def forget(self) -> None:
         """Remove all groups, to begin again."""
@@ -88,9 +91,9 @@ class CommittedGroups:
             if value is None:
                 self._delete(key)
             elif batch.is_transactional:
-                self._pending.setdefault(transaction, []).append((key, value.offset))
+                self._pending.setdefault(transaction, []).append((key, value))
             else:
-                self._commit(key, value.offset)
+                self._commit(key, value)
 
     def _replay(self, key: ConsumerKey, value: Any) -> None:
         """Apply a record of a group of the consumer protocol."""
@@ -107,10 +110,12 @@ class CommittedGroups:
             group.consumer = group.members = None
             self._drop_if_empty(key.group)
 
-    def _commit(self, key: OffsetKey, offset: int) -> None:
+    def _commit(self, key: OffsetKey, value: OffsetValue) -> None:
         # One text for all partitions of a topic: there may be many.
         place = sys.intern(key.topic), key.partition
-        self.groups.setdefault(key.group, CommittedGroup()).offsets[place] = offset
+        group = self.groups.setdefault(key.group, CommittedGroup())
+        group.offsets[place] = value.offset
+        group.note = note_of(key.group, value.metadata)
 
     def _delete(self, key: OffsetKey) -> None:
         group = self.groups.get(key.group)

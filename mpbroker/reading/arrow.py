@@ -37,6 +37,7 @@ def read(
     *,
     log_dir: Directory | Sequence[Directory] | None = None,
     bootstrap_servers: str | Sequence[str] | None = None,
+    bucket: str | None = None,
     columns: Sequence[str] | None = None,
     partitions: Sequence[int] | None = None,
     starting_offsets: Offsets | None = None,
@@ -46,13 +47,14 @@ def read(
     isolation_level: str = "read_committed",
     options: Mapping[str, Any] | None = None,
 ) -> pa.RecordBatchReader:
-    """Read the present records of topics, from the broker's files if they are here, else by Kafka's protocol.
+    """Read the present records of topics: from the broker's files, its object store, or by Kafka's protocol.
 
     The range of offsets is fixed when this function returns; later records are not read. The reader reads a
     batch when its caller asks for the next one, partition by partition, each in the order of offsets. A
     caller that keeps no batches needs little memory.
 
-    `log_dir` names the broker's log directories, `bootstrap_servers` its `host:port`; one or both are needed.
+    `log_dir` names the broker's log directories, `bootstrap_servers` its `host:port`, `bucket` the URL of its
+    object store, such as `s3://bucket/prefix`; one of them is needed. Files that are here go first.
     `columns` are names of `mpbroker.reading.columns.SCHEMA`; the default is all but `headers`. `partitions`
     are partition numbers, the same for every topic; the default is all partitions.
 
@@ -71,6 +73,7 @@ def read(
     named = {
         "log.dir": _joined(log_dir),
         "kafka.bootstrap.servers": _joined(bootstrap_servers),
+        "mpbroker.bucket": bucket,
         "columns": _joined(columns),
         "kafka.isolation.level": isolation_level,
         "startingTimestamp": _milliseconds(starting_timestamp, "starting_timestamp"),

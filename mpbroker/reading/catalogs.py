@@ -1,9 +1,10 @@
-"""Chooses the catalog of a query: the catalog of local files, or the catalog of brokers."""
+"""Chooses the catalog of a query: that of local files, of brokers, of a bucket, or of both of these."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mpbroker.reading.errors import FilesUnavailable, warn_once
 from mpbroker.reading.local_catalog import LocalCatalog
@@ -11,40 +12,61 @@ from mpbroker.reading.log_dirs import identity_of
 from mpbroker.reading.options import ReadOptions
 from mpbroker.reading.plan import Catalog
 
+if TYPE_CHECKING:
+    from mpbroker.reading.bucket_catalog import BucketCatalog
+
 
 def open_catalog(options: ReadOptions) -> Catalog:
-    """Open the catalog of files if the files are here and readMode permits, else the catalog of brokers.
+    """Open the catalog of files if the files are here and readMode permits, else of bucket and brokers.
 
-    With readMode auto and bootstrap servers, files that are here and cannot be read (no permission, a broker
-    in another container, a missing second log directory) cause one warning per process.
+    With readMode auto and bootstrap servers or a bucket, files that are here and cannot be read (no
+    permission, a broker in another container, a missing second log directory) cause one warning per process.
 
     Raises FilesUnavailable, SourceUnavailable, OptionError.
     """
-    may_ask_brokers = options.read_mode != "local" and options.bootstrap_servers is not None
+    has_others = options.bucket is not None or options.bootstrap_servers is not None
+    is_optional = has_others and options.read_mode != "local"
     if options.read_mode != "remote":
         try:
             here = (identity_of(Path(name)) is not None for name in options.log_dirs)
-            if not may_ask_brokers or (options.log_dirs and all(here)):
+            if not is_optional or (options.log_dirs and all(here)):
                 return local_catalog(options)
         except FilesUnavailable as error:
-            if not may_ask_brokers:
+            if not is_optional:
                 raise
             named = ",".join(options.log_dirs)
-            warn_once(f"log.dir {named} cannot be read, brokers are asked instead: {error}", named)
+            instead = "the bucket is read" if options.bootstrap_servers is None else "brokers are asked"
+            warn_once(f"log.dir {named} cannot be read, {instead} instead: {error}", named)
+    if options.bootstrap_servers is None:
+        return _of_bucket(options)
     return _of_brokers(options)
 
 
 def local_catalog(options: ReadOptions) -> LocalCatalog:
-    """Open the catalog of files. It asks brokers for what is not in files, if the options permit.
+    """Open the catalog of files. What is not in files is in the bucket, or brokers are asked for it.
+
+    Brokers are asked if the options permit it.
 
     Raises FilesUnavailable, SourceUnavailable, OptionError.
     """
     may_ask_brokers = options.read_mode != "local" and options.bootstrap_servers is not None
     ask = partial(_of_brokers, options) if may_ask_brokers else None
-    return LocalCatalog(options.log_dirs, read_committed=options.read_committed, ask=ask)
+    stored = partial(_of_bucket, options) if options.bucket is not None else None
+    return LocalCatalog(options.log_dirs, read_committed=options.read_committed, ask=ask, stored=stored)
 
 
 def _of_brokers(options: ReadOptions) -> Catalog:
+    if options.bucket is not None:
+        from mpbroker.reading.bucket_catalog import SeamCatalog
+
+        return SeamCatalog(options, options.bucket)
     from mpbroker.reading.remote_catalog import RemoteCatalog
 
     return RemoteCatalog(options)
+
+
+def _of_bucket(options: ReadOptions) -> BucketCatalog:
+    from mpbroker.reading.bucket_catalog import BucketCatalog
+
+    assert options.bucket is not None
+    return BucketCatalog(options.bucket, read_committed=options.read_committed)

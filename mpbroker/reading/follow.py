@@ -24,7 +24,7 @@ from mpbroker.reading.errors import FilesUnavailable, OptionError, SourceUnavail
 from mpbroker.reading.local_catalog import LocalCatalog
 from mpbroker.reading.log_dirs import running_broker
 from mpbroker.reading.options import ReadOptions, TopicPartition
-from mpbroker.reading.plan import Catalog, PartitionBounds, selected
+from mpbroker.reading.plan import Catalog, History, PartitionBounds, selected
 from mpbroker.reading.remote_catalog import RemoteCatalog
 from shm.table import SlotTable
 
@@ -70,6 +70,10 @@ class Follower(Protocol):
     def is_at_rest(self) -> bool:
         """Return whether no broker serves the partitions now. The known bounds may then be outdated."""
 
+    @property
+    def history(self) -> History | None:
+        """Return what knows whether the broker was restored; None if nothing does."""
+
     def poll(self) -> Bounds:
         """Return the bounds of all partitions now. Raises SourceUnavailable, OptionError."""
 
@@ -90,7 +94,12 @@ def follow(options: ReadOptions) -> Follower:
     catalog = open_catalog(options)
     if isinstance(catalog, LocalCatalog):
         return LocalFollower(catalog, options)
-    assert isinstance(catalog, RemoteCatalog)
+    if not isinstance(catalog, RemoteCatalog):
+        from mpbroker.reading.bucket_catalog import BucketCatalog
+        from mpbroker.reading.follow_bucket import BucketFollower
+
+        assert isinstance(catalog, BucketCatalog)
+        return BucketFollower(catalog, options)
     if options.max_bytes_per_trigger is not None:
         catalog.close()
         raise OptionError(
@@ -155,6 +164,8 @@ class LocalFollower:
     While no broker runs, the bounds that the last broker published stay valid. They are not replaced by
     checkpointed high watermarks, which may be lower after a crash.
     """
+
+    history = None
 
     def __init__(self, catalog: LocalCatalog, options: ReadOptions) -> None:
         self._options = options
@@ -319,6 +330,10 @@ class RemoteFollower:
         self._stirred_at = 0.0
         # End of the validity of a fetch that waited without records.
         self._holds_until = 0.0
+
+    @property
+    def history(self) -> History | None:
+        return self.catalog.history
 
     def poll(self) -> Bounds:
         begun = time.monotonic()

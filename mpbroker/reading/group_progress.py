@@ -32,32 +32,34 @@ class GroupProgress:
         self._group = group
         config = client_config(options, ClientConfig())
         self._cluster = Cluster(servers_of(options.bootstrap_servers or ""), config, SERVERS_ADVICE)
-        self._committed: Mapping[TopicPartition, int] = {}
+        self._committed: tuple[Mapping[TopicPartition, int], str] = {}, ""
         self._next_at = 0.0
         self._coordinator: int | None = None
 
-    def reached(self, offsets: Mapping[TopicPartition, int], *, is_last: bool = False) -> None:
-        """Commit these offsets: all records below them have been processed.
+    def reached(
+        self, offsets: Mapping[TopicPartition, int], *, is_last: bool = False, metadata: str = ""
+    ) -> None:
+        """Commit these offsets: all records below them have been processed. Each gets `metadata`.
 
         For AFTER_FAILURE_S after a failed commit, calls do nothing, except with `is_last`.
         """
         now = time.monotonic()
-        if offsets == self._committed or (now < self._next_at and not is_last):
+        if (offsets, metadata) == self._committed or (now < self._next_at and not is_last):
             return
         try:
-            self._commit(offsets)
+            self._commit(offsets, metadata)
         except ClientError as error:
             self._coordinator = None
             self._next_at = now + AFTER_FAILURE_S
             _LOG.warning("group %s: the query's progress was not committed: %s", self._group, error)
             return
-        self._committed = dict(offsets)
+        self._committed = dict(offsets), metadata
 
-    def _commit(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def _commit(self, offsets: Mapping[TopicPartition, int], metadata: str) -> None:
         """Commit the offsets now. Raises ClientError."""
         if self._coordinator is None:
             self._coordinator = self._cluster.coordinator(CoordinatorType.GROUP, self._group, TIMEOUT_MS)
-        request = commit_request(self._group, offsets)
+        request = commit_request(self._group, offsets, metadata=metadata)
         for error in commit_errors(self._cluster.ask(self._coordinator, request, TIMEOUT_MS)):
             if has_members(error):
                 raise FailedPrecondition(

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from mpbroker.ipc.table import Partition, PartitionFlag, read_partition_surely
 from mpbroker.ipc.topology import attach_table
@@ -35,12 +35,21 @@ from mpbroker.reading.log_dirs import (
     with_siblings,
 )
 from mpbroker.reading.options import TopicPartition
-from mpbroker.reading.plan import Catalog, LocalFiles, OffsetRange, PartitionBounds, TaskRange, by_offsets
+from mpbroker.reading.plan import (
+    Catalog,
+    Lineage,
+    LocalFiles,
+    OffsetRange,
+    PartitionBounds,
+    TaskRange,
+    by_offsets,
+)
 from mpbroker.reading.segments import Piece, cut_offsets, opened, pieces, position_by_offset, weight
-from mpbroker.reading.transactions import at_rest, check_last_index
+from mpbroker.reading.transactions import aborted_in, at_rest, check_last_index
 from mpbroker.records.aborted import AbortedRange
 from mpbroker.records.errors import CorruptBatch
-from mpbroker.storage.checkpoints import CheckpointCorrupt, read_offsets, read_topic_id
+from mpbroker.storage.checkpoints import CheckpointCorrupt, read_epochs, read_offsets, read_topic_id
+from mpbroker.storage.leader_epochs import FIRST, NO_OFFSET, Epochs, end_of
 from mpbroker.storage.names import HIGH_WATERMARKS, LOG_STARTS, NotAPartition, parse_partition
 from mpbroker.storage.reader import Bound, PartitionReader, SegmentGone
 from mpbroker.storage.remote_segments import read_remote_segments
@@ -49,10 +58,16 @@ from mpbroker.storage.segments import segments_of
 from shm.region import Region
 from shm.table import SlotTable
 
+if TYPE_CHECKING:
+    from mpbroker.reading.bucket_catalog import BucketCatalog
+
 _NOT_SERVED = "the running broker does not serve it (it is being made or deleted)"
 # A partition that moves between directories while they are listed may be missing from both lists.
 _LISTINGS = 5
-_ASK = "Give kafka.bootstrap.servers of the running broker too (and readMode auto), which fetches them"
+_ASK = (
+    "Give kafka.bootstrap.servers of the running broker too (and readMode auto), which fetches them, or "
+    "mpbroker.bucket, where they are"
+)
 _ABOVE_EVERYTHING = (1 << 63) - 1
 _LOG = logging.getLogger("mpbroker.spark")
 
@@ -105,9 +120,9 @@ class LocalCatalog:
     """All partitions in some log directories and in the other log directories of the same brokers.
 
     It is a snapshot; a partition's files are read on demand. With `read_committed`, readable offsets end at
-    the last stable offset. What a partition has in an object store alone is fetched from the broker; `ask`
-    opens the broker's catalog, None: nobody can be asked. Raises OptionError, FilesUnavailable,
-    SourceUnavailable, CorruptLog.
+    the last stable offset. What a partition has in an object store alone is read there if `stored` opens the
+    catalog of that, else fetched from the broker, whose catalog `ask` opens. None: that is not possible.
+    Raises OptionError, FilesUnavailable, SourceUnavailable, CorruptLog.
     """
 
     def __init__(
@@ -116,9 +131,11 @@ class LocalCatalog:
         *,
         read_committed: bool = True,
         ask: Callable[[], Catalog] | None = None,
+        stored: Callable[[], BucketCatalog] | None = None,
     ) -> None:
         self._read_committed = read_committed
         self._ask = ask
+        self._stored = stored
         self._unreadable: dict[TopicPartition, str] = {}
         self._partitions: dict[TopicPartition, LocalPartition] = {}
         # The running broker of each log directory.
@@ -155,6 +172,37 @@ class LocalCatalog:
             topic_id = self._partitions[one].topic_id
             found[one] = PartitionBounds(readable.log_start, readable.bound.offset, topic_id)
         return found
+
+    def lineages(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Lineage]:
+        found = {}
+        for one, epoch in epochs.items():
+            try:
+                known: Epochs = read_epochs(self._partitions[one].directory) or FIRST
+            except FileNotFoundError:
+                known = FIRST
+            except CheckpointCorrupt as error:
+                raise CorruptLog(str(error)) from error
+            # Nothing is said of the end of the present epoch: at rest it is not known.
+            end = end_of(known, epoch, NO_OFFSET).offset
+            found[one] = Lineage(known[-1][0], self._decided(self._partitions[one], end))
+        return found
+
+    def _decided(self, partition: LocalPartition, end: int) -> int:
+        """Return an epoch's end, or where a transaction begins that was open there and did not commit.
+
+        -1 is unknown: a restore begins an epoch before anybody knows where, and what may be read at rest may
+        end earlier.
+        """
+        readable = partition.readable
+        if end in (NO_OFFSET, _ABOVE_EVERYTHING):
+            return NO_OFFSET
+        if partition.slot is None and readable.bound.offset < end:
+            return NO_OFFSET
+        if not self._read_committed or end <= readable.log_start:
+            return end
+        aborted = (*readable.aborted, *aborted_in(partition.directory, end - 1, end))
+        firsts = [one.first_offset for one in aborted if one.first_offset < end <= one.last_offset]
+        return min(end, readable.bound.offset, *firsts)
 
     def refresh(self, wanted: Iterable[TopicPartition]) -> bool:
         """Read these partitions' offsets again from the running broker's memory, without listing directories.
@@ -195,16 +243,18 @@ class LocalCatalog:
         answers: dict[TopicPartition, int | None] = {}
         away = {one: time_ms for one, time_ms in wanted.items() if self._is_away(one, time_ms)}
         if away:
-            if self._ask is None:
+            ask = self._stored or self._ask
+            if ask is None:
                 first = next(iter(away))
                 raise SourceUnavailable(
                     f"{first[0]}-{first[1]}: records of {away[first]} ms or later are in the object store "
                     f"and not in the files of the log directory. {_ASK}"
                 )
-            with closing(self._ask()) as brokers:
-                answers |= brokers.offsets_for_times(away)
+            with closing(ask()) as catalog:
+                answers |= catalog.offsets_for_times(away)
         for one, timestamp_ms in wanted.items():
-            if one in away:
+            # The bucket may lack the newest records, which are here.
+            if answers.get(one) is not None or (one in away and self._stored is None):
                 continue
             partition = self._partitions[one]
             with _faults_named(partition.directory), closing(PartitionReader(partition.directory)) as reader:
@@ -251,21 +301,42 @@ class LocalCatalog:
             return self._tasks_here(wanted, parts, max_records)
         topic, number = wanted.topic_partition
         cut = min(wanted.end, local_start)
-        if self._ask is None:
+        if self._ask is None and self._stored is None:
             raise SourceUnavailable(
                 f"offsets {wanted.start} to {cut - 1} of {topic}-{number} are in the object store and not in "
                 f"the files of the log directory. {_ASK}, or begin at offset {local_start}"
             )
-        total, away = self.weight(wanted), self._weight_away(wanted)
-        parts_away = min(max(parts * away // max(total, 1), 1), max(parts - 1, 1))
-        fetched = [
-            TaskRange(topic, number, start, end, partition.topic_id)
-            for start, end in by_offsets(wanted.start, cut, parts_away, max_records)
-        ]
+        share = parts * self._weight_away(wanted) // max(self.weight(wanted), 1)
+        parts_away = min(max(share, 1), max(parts - 1, 1))
+        away = OffsetRange(wanted.topic_partition, wanted.start, cut)
+        if self._stored is not None:
+            tasks = self._tasks_away(self._stored, partition, away, parts_away, max_records)
+        else:
+            tasks = [
+                TaskRange(topic, number, start, end, partition.topic_id)
+                for start, end in by_offsets(wanted.start, cut, parts_away, max_records)
+            ]
         if cut == wanted.end:
-            return fetched
+            return tasks
         here = OffsetRange(wanted.topic_partition, cut, wanted.end)
-        return [*fetched, *self._tasks_here(here, max(parts - parts_away, 1), max_records)]
+        return [*tasks, *self._tasks_here(here, max(parts - parts_away, 1), max_records)]
+
+    def _tasks_away(
+        self,
+        stored: Callable[[], BucketCatalog],
+        partition: LocalPartition,
+        away: OffsetRange,
+        parts: int,
+        max_records: int | None,
+    ) -> list[TaskRange]:
+        """Cut a range that is in the bucket. Transactions may have ended in a segment that is here alone."""
+        aborted: list[AbortedRange] = []
+        if self._read_committed:
+            with _faults_named(partition.directory):
+                found = [*partition.readable.aborted, *aborted_in(partition.directory, away.start, away.end)]
+            aborted = [one for one in found if one.first_offset < away.end]
+        with closing(stored()) as bucket:
+            return bucket.tasks_of(partition.topic_id or b"", away, parts, max_records, aborted)
 
     def _tasks_here(self, wanted: OffsetRange, parts: int, max_records: int | None) -> list[TaskRange]:
         """Cut a range that is in local segments."""

@@ -29,7 +29,7 @@ def manifest_of(tasks: Sequence[TaskRange], options: ReadOptions) -> dict[str, A
     """
     bootstrap = None if options.read_mode == "local" else options.bootstrap_servers
     if bootstrap is not None and UNIX in bootstrap:
-        if any(task.files is None for task in tasks):
+        if any(task.files is None and task.bucket is None for task in tasks):
             return {"declined": "kafka.bootstrap.servers is a Unix socket, to which only Python connects"}
         bootstrap = None
     return {
@@ -55,8 +55,12 @@ def _brokers(bootstrap: str, options: ReadOptions) -> dict[str, Any]:
 
 
 def _described(task: TaskRange, *, read_committed: bool) -> dict[str, Any]:
-    files = task.files
-    aborted = _aborted(task, files) if read_committed and files is not None else None
+    files, bucket = task.files, task.bucket
+    aborted: Sequence[AbortedRange] | None = None
+    if read_committed and bucket is not None:
+        aborted = bucket.aborted
+    elif read_committed and files is not None:
+        aborted = _aborted(task, files)
     return {
         "topic": task.topic,
         "partition": task.partition,
@@ -64,7 +68,8 @@ def _described(task: TaskRange, *, read_committed: bool) -> dict[str, Any]:
         "end": task.end,
         "topicId": None if task.topic_id is None else uuid_text(task.topic_id),
         "places": [] if files is None else [str(place) for place in files.places()],
-        "bytes": 0 if files is None else _bytes(task, files),
+        "bucket": None if bucket is None else {"url": bucket.url, "segments": bucket.segments},
+        "bytes": _bytes(task),
         "clusterId": "" if files is None else files.cluster_id,
         "nodeId": "" if files is None else files.node_id,
         # Null, not an empty list, means that aborted records are wanted, or that brokers will list them.
@@ -83,8 +88,12 @@ def _aborted(task: TaskRange, files: LocalFiles) -> list[AbortedRange]:
         ) from error
 
 
-def _bytes(task: TaskRange, files: LocalFiles) -> int:
-    """Return the current size of the range in bytes, 0 if files were deleted: the task will report that."""
+def _bytes(task: TaskRange) -> int:
+    """Return the size of the range in bytes, 0 if it is unknown or files were deleted: tasks report that."""
+    if task.bucket is not None:
+        return sum(one.weight(task.start, task.end) for one in task.bucket.segments)
+    if (files := task.files) is None:
+        return 0
     with suppress(SegmentGone, FileNotFoundError):
         return weight(pieces(Path(files.directory), files.bound, task.start, task.end))
     return 0

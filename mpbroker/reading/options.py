@@ -1,8 +1,8 @@
 """Parses the options of the source, with the names, defaults and errors of Spark's Kafka source.
 
-Options that Spark's Kafka source lacks: log.dir, readMode, columns, maxBytesPerTask, maxBytesPerTrigger,
-commitGroupId, filterPushdown, check.crcs, and, used on Spark's side only, accelerated and all options that
-begin with `value`. Spark passes options with lower-cased keys. (Spark: KafkaSourceProvider.)
+Options that Spark's Kafka source lacks: log.dir, mpbroker.bucket, readMode, columns, maxBytesPerTask,
+maxBytesPerTrigger, commitGroupId, filterPushdown, check.crcs, and, used on Spark's side only, accelerated and
+all options that begin with `value`. Spark passes options with lower-cased keys. (Spark: KafkaSourceProvider.)
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NAMES = {
         *("minPartitions", "maxRecordsPerPartition", "maxBytesPerTask"),
         *("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay"),
         *("commitGroupId", "groupIdPrefix"),
-        *("log.dir", "kafka.bootstrap.servers", "readMode", "check.crcs", "accelerated"),
+        *("log.dir", "kafka.bootstrap.servers", "mpbroker.bucket", "readMode", "check.crcs", "accelerated"),
         *("valueFormat", "valueSchema", "valueMode", "valueReaderSchema"),
         *("valueRegistry", "valueRegistryHeaders", "valueSubject", "valueVersion"),
         *("kafkaConsumer.pollTimeoutMs", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
@@ -148,6 +148,8 @@ class ReadOptions:
     # Let Spark hand conditions of the query to Python's reader, too.
     filter_pushdown: bool = False
     log_dirs: tuple[str, ...] = ()
+    # The URL of the object store of the broker, such as s3://bucket/prefix.
+    bucket: str | None = None
     bootstrap_servers: str | None = None
     request_timeout_ms: int = 120_000
     retries: int = 3
@@ -223,7 +225,8 @@ def _parsed(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
     isolation = _choice(options, "kafka.isolation.level", "read_committed", "read_uncommitted")
     log_dirs = tuple(part for part in (one.strip() for one in options.get("log.dir", "").split(",")) if part)
     bootstrap = options.get("kafka.bootstrap.servers", "").strip() or None
-    _check_places(read_mode, log_dirs, bootstrap)
+    bucket = options.get("mpbroker.bucket", "").strip() or None
+    _check_places(read_mode, log_dirs, bootstrap, bucket)
     starting, ending = _limits(options, strategy, streaming=streaming)
     if not streaming:
         options = {key: value for key, value in options.items() if key not in _OF_STREAMS}
@@ -242,6 +245,7 @@ def _parsed(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         read_committed=isolation == "read_committed",
         filter_pushdown=_boolean(options, "filterpushdown", default=False),
         log_dirs=log_dirs,
+        bucket=bucket,
         bootstrap_servers=bootstrap,
         request_timeout_ms=_positive(options, "kafkaconsumer.polltimeoutms") or 120_000,
         retries=_natural(options, "fetchoffset.numretries", 3),
@@ -305,11 +309,13 @@ def _warn(options: Mapping[str, str], *, streaming: bool) -> None:
     values.warn_of_unknown(options, _NAMES)
 
 
-def _check_places(read_mode: str, log_dirs: tuple[str, ...], bootstrap: str | None) -> None:
-    if not log_dirs and bootstrap is None:
+def _check_places(
+    read_mode: str, log_dirs: tuple[str, ...], bootstrap: str | None, bucket: str | None
+) -> None:
+    if not log_dirs and bootstrap is None and bucket is None:
         raise OptionError(
-            "Option 'log.dir' (the broker's log directory, to read its files) or 'kafka.bootstrap.servers' "
-            "(to fetch over the network) must be specified"
+            "Option 'log.dir' (the broker's log directory, to read its files), 'mpbroker.bucket' (its object "
+            "store) or 'kafka.bootstrap.servers' (to fetch over the network) must be specified"
         )
     if read_mode == "local" and not log_dirs:
         raise OptionError("Option 'log.dir' must be specified with readMode local")

@@ -57,11 +57,56 @@ class LocalFiles:
         return list(dict.fromkeys([planned, *(Path(log_dir) / planned.name for log_dir in self.log_dirs)]))
 
 
+class StoredBytes(NamedTuple):
+    """`length` bytes of an object in a bucket, from `position` on."""
+
+    name: str
+    position: int
+    length: int
+
+
+class StoredSegment(NamedTuple):
+    """Offsets [base, end) of a partition in a bucket. `log` is the segment's file, one piece after another.
+
+    `offset_index` is Kafka's `.index` in pieces, no pieces if there is none. An entry is a hint: a reader
+    checks that a batch that begins at or before its offset is there, else it begins at the first byte. The
+    range may end before, at or behind the position that the index tells.
+    """
+
+    base: int
+    end: int
+    log: tuple[StoredBytes, ...]
+    offset_index: tuple[StoredBytes, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of the segment's file."""
+        return sum(one.length for one in self.log)
+
+    def weight(self, start: int, end: int) -> int:
+        """Return the approximate bytes of the offsets [start, end): a share of the file."""
+        offsets = min(end, self.end) - max(start, self.base)
+        return max(self.size * offsets // (self.end - self.base), 0)
+
+
+@dataclass(frozen=True)
+class BucketFiles:
+    """The segments of a range in the bucket at `url`, by offset. Names of objects are relative to `url`.
+
+    `aborted` are all aborted transactions of the range. Credentials are those of who reads.
+    """
+
+    url: str
+    segments: tuple[StoredSegment, ...]
+    aborted: tuple[AbortedRange, ...] = ()
+
+
 @dataclass(frozen=True)
 class TaskRange:
     """The work of one task: offsets [start, end) of a partition.
 
-    `files` is None if the range has to be fetched. `topic_id` is None if the catalog has no topic ids.
+    `files` or `bucket` say where the range is; without both it has to be fetched. `topic_id` is None if the
+    catalog has no topic ids.
     """
 
     topic: str
@@ -70,6 +115,7 @@ class TaskRange:
     end: int
     topic_id: bytes | None = None
     files: LocalFiles | None = None
+    bucket: BucketFiles | None = None
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition} offsets [{self.start}, {self.end})"
@@ -95,6 +141,13 @@ class PartitionBounds(NamedTuple):
     topic_id: bytes | None
 
 
+class Lineage(NamedTuple):
+    """A partition's leader epoch now, and the end that an earlier one has in this log (-1: unknown)."""
+
+    epoch: int
+    end: int
+
+
 class Catalog(Protocol):
     """Topics and their offsets, from files or from brokers."""
 
@@ -107,6 +160,13 @@ class Catalog(Protocol):
     def bounds(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, PartitionBounds]:
         """Return the readable offsets of each partition. Raises SourceUnavailable."""
 
+    def lineages(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Lineage]:
+        """Return the leader epoch of each partition, and where the epoch in `epochs` (-1: none) ends.
+
+        Records from there on that were read in that epoch are no longer in the log: it was restored to an
+        earlier state (KIP-320). Raises SourceUnavailable, CorruptLog.
+        """
+
     def offsets_for_times(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         """Return each partition's first offset at its time (ms since 1970) or later, or None."""
 
@@ -118,6 +178,24 @@ class Catalog(Protocol):
 
     def close(self) -> None:
         """Release files and connections."""
+
+
+Restores = Sequence[Mapping[tuple[bytes, int], int]]
+"""For each restore of a broker, up to where it kept the log, by topic id and partition.
+
+What nobody knows is left out.
+"""
+
+
+class History(Protocol):
+    """Knows which restores of the broker there were: each replaces what logs had above some offsets."""
+
+    @property
+    def generation(self) -> int:
+        """Return a number that grows with each restore."""
+
+    def restores(self, generation: int) -> Restores:
+        """Return what the restores since a generation have kept. Raises SourceUnavailable, CorruptLog."""
 
 
 def plan(catalog: Catalog, options: ReadOptions, pruning: Pruning = EVERYTHING) -> list[TaskRange]:

@@ -1,4 +1,4 @@
-"""Reads one planned range, from the broker's files if they are here, else over the Kafka protocol."""
+"""Reads one planned range: in a bucket, in the broker's files if they are here, else by Kafka's protocol."""
 
 from __future__ import annotations
 
@@ -22,7 +22,17 @@ def read_range(task: TaskRange, schema: pa.Schema, options: ReadOptions) -> Iter
     """
     columns = Columns(schema, task.topic, task.partition, check_crcs=options.check_crcs)
     files = task.files
-    if files is not None and _can_read(files, options):
+    if task.bucket is not None:
+        from mpbroker.reading.read_bucket import read_bucket
+
+        yield from read_bucket(
+            task,
+            task.bucket,
+            columns,
+            fail_on_data_loss=options.fail_on_data_loss,
+            read_committed=options.read_committed,
+        )
+    elif files is not None and _can_read(files, options):
         yield from read_local(
             task,
             files,

@@ -16,12 +16,16 @@ from mpbroker.client.consumer import Consumer, Limits, fetch_request, fetched_of
 from mpbroker.client.errors import ApiFailed, ClientConfigError, ClientError, ConnectionLost
 from mpbroker.client.list_offsets import list_offsets
 from mpbroker.protocol import messages as m
+from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.numbers import EARLIEST, LATEST, READ_COMMITTED, READ_UNCOMMITTED
 from mpbroker.reading.connections import CONNECTIONS
 from mpbroker.reading.errors import SERVERS_ADVICE, OptionError, SourceUnavailable
 from mpbroker.reading.options import ReadOptions, TopicPartition
-from mpbroker.reading.plan import OffsetRange, PartitionBounds, TaskRange, by_offsets
+from mpbroker.reading.plan import History, Lineage, OffsetRange, PartitionBounds, TaskRange, by_offsets
+from mpbroker.storage.leader_epochs import NO_EPOCH, NO_OFFSET
 
+CONSUMER = -1
+_LOOK_BACK_MS = 5000
 CLIENT_ID = "mpbroker-spark"
 RECEIVE_BUFFER_BYTES = 4 << 20
 # Kafka's names of settings, by librdkafka's.
@@ -187,6 +191,11 @@ class RemoteCatalog:
         self._brokers = brokers or Brokers(options)
         self._topic_ids: dict[str, bytes | None] = {}
 
+    @property
+    def history(self) -> History | None:
+        """Return what knows whether the broker was restored; None if nothing does."""
+        return None
+
     def topics(self) -> Iterable[str]:
         return sorted(topic.name for topic in self._brokers.topics(None) if topic.name)
 
@@ -201,6 +210,19 @@ class RemoteCatalog:
         starts = self._list_offsets(dict.fromkeys(wanted, EARLIEST))
         ends = self._list_offsets(dict.fromkeys(wanted, LATEST))
         return {one: PartitionBounds(starts[one], ends[one], ids[one[0]]) for one in wanted}
+
+    def lineages(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Lineage]:
+        topics = sorted({topic for topic, _ in epochs})
+        found = self._brokers.topics(topics)
+        now = {
+            (one.name or "", part.partition_index): part.leader_epoch
+            for one in found
+            for part in one.partitions
+        }
+        ends = self._brokers.retried(lambda: self._epoch_ends(epochs), topics)
+        past = {one: end for one, end in ends.items() if epochs[one] < now.get(one, NO_EPOCH) and end > 0}
+        ends |= self._brokers.retried(lambda: self._decided(past), topics)
+        return {one: Lineage(now.get(one, NO_EPOCH), ends.get(one, NO_OFFSET)) for one in epochs}
 
     def ends(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         """Return the end offset of each partition, with one request to each leader."""
@@ -242,6 +264,49 @@ class RemoteCatalog:
 
     def close(self) -> None:
         self._brokers.close()
+
+    def _epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Ask each leader where these epochs end in its log. Raises ClientError."""
+        by_leader: dict[int, dict[str, list[m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition]]] = {}
+        for (topic, number), epoch in epochs.items():
+            if epoch != NO_EPOCH:
+                part = m.OffsetForLeaderEpochRequest.OffsetForLeaderPartition(number, leader_epoch=epoch)
+                mine = by_leader.setdefault(self._brokers.leader(topic, number), {})
+                mine.setdefault(topic, []).append(part)
+        found = {}
+        for leader, mine in by_leader.items():
+            wanted = [m.OffsetForLeaderEpochRequest.OffsetForLeaderTopic(*one) for one in mine.items()]
+            request = m.OffsetForLeaderEpochRequest(replica_id=CONSUMER, topics=wanted)
+            response: m.OffsetForLeaderEpochResponse = self._brokers.cluster.ask(leader, request)
+            for topic, answer in ((one.topic, part) for one in response.topics for part in one.partitions):
+                if answer.error_code:
+                    raise ApiFailed(f"leader epochs of {topic}-{answer.partition}", answer.error_code)
+                found[topic, answer.partition] = answer.end_offset
+        return found
+
+    def _decided(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return these ends, or where a transaction begins that was open there and did not commit.
+
+        Raises ClientError.
+        """
+        if not self._brokers.isolation_level:
+            return dict(ends)
+        found = {}
+        limits = Limits(_LOOK_BACK_MS, max_bytes=1, partition_max_bytes=1)
+        for (topic, number), end in ends.items():
+            before = {(topic, number): end - 1}
+            ids = {topic: self._topic_id(topic)}
+            request = fetch_request(before, limits, self._brokers.isolation_level, ids)
+            response = self._brokers.cluster.ask(self._brokers.leader(topic, number), request)
+            (part,) = fetched_of(response)
+            is_gone = part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+            if not is_gone and (part.error_code or (not part.records and part.last_stable_offset >= end)):
+                code = part.error_code or ErrorCode.REQUEST_TIMED_OUT
+                raise ApiFailed(f"transactions of {topic}-{number} at offset {end}", code)
+            firsts = [] if is_gone else [first for _, first in part.aborted]
+            stable = end if is_gone else part.last_stable_offset
+            found[topic, number] = min(end, stable, *firsts)
+        return found
 
     def _topic_id(self, topic: str) -> bytes | None:
         """Return the topic's id from the cache that `partitions` fills; call `partitions` if it is absent."""

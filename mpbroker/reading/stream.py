@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from mpbroker.protocol.numbers import LATEST
@@ -16,7 +17,7 @@ from mpbroker.reading.admission import Delay, at_most_bytes, at_most_offsets, ba
 from mpbroker.reading.errors import SourceUnavailable
 from mpbroker.reading.follow import Bounds, Follower, follow
 from mpbroker.reading.options import AtOffset, AtOffsets, Limit, ReadOptions, TopicPartition
-from mpbroker.reading.plan import OffsetRange, TaskRange, report_loss, resolve, split
+from mpbroker.reading.plan import OffsetRange, Restores, TaskRange, report_loss, resolve, split
 from mpbroker.reading.stream_offsets import Json, StreamOffsets, parse_offsets
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ _WAIT_S_PER_PARTITION = 0.0003
 TRY_S = 60.0
 
 _AT_REST = (
-    "no broker runs on the log directory, and its last checkpoint is older than the query's offsets. "
-    "Start the broker"
+    "no broker runs on the log directory, and its last checkpoint, or the last cut in the bucket, is older "
+    "than the query's offsets. Start the broker, or wait for its next cut"
 )
 _LOG = logging.getLogger("mpbroker.spark")
 _T = TypeVar("_T")
@@ -76,6 +77,8 @@ class Stream:
         self._is_available_now = False
         self._target: StreamOffsets | None = None
         self._last_end: StreamOffsets | None = None
+        # What restores between two generations have kept.
+        self._restores: dict[tuple[int, int], Restores] = {}
         self._moved_at = self._clock.monotonic()
 
     def initial(self) -> Json:
@@ -86,7 +89,7 @@ class Stream:
         if self._initial is None:
             bounds = self._retried(self._poll)
             starts = self._retried(lambda: self._starts(bounds))
-            self._initial = StreamOffsets(starts, _topic_ids(bounds))
+            self._initial = replace(self._ends, offsets=starts)
         return self._initial.to_json()
 
     def prepare_available_now(self) -> None:
@@ -135,8 +138,10 @@ class Stream:
                 self._report(f"{topic}-{number} was deleted after offset {first.offsets[topic, number]}.")
 
         def planned() -> list[TaskRange]:
-            bounds = self._covering(last)
-            ranges = self._ranges(first, last, bounds, may_go_back=is_first_batch)
+            kept = self._kept(last)
+            bounds = self._covering(kept)
+            self._report_restores(first)
+            ranges = self._ranges(self._kept(first), kept, bounds, may_go_back=is_first_batch)
             return split(self._opened().catalog, ranges, self._options)
 
         return self._retried(planned)
@@ -208,7 +213,8 @@ class Stream:
         """Return the ends in `view`, reduced to the limits of a batch; `begun` if the batch is delayed."""
         if everything or not self._options.is_limited:
             return view
-        begins = {one: self._begin_of(one, begun, view, self._bounds) for one in view.offsets}
+        kept = self._kept(begun)
+        begins = {one: self._begin_of(one, kept, view, self._bounds) for one in view.offsets}
         now_ms = self._clock.monotonic() * 1000
         # An available-now run must not be held back: it would end before it has read the rest.
         if self._target is None and self._delay.holds(backlog(begins, view.offsets), now_ms):
@@ -219,7 +225,7 @@ class Stream:
         if self._options.max_bytes_per_trigger is not None:
             most, wanted = self._options.max_bytes_per_trigger, ends
             ends = self._retried(lambda: at_most_bytes(most, begins, wanted, self._weight))
-        return StreamOffsets(ends, view.topic_ids)
+        return replace(view, offsets=ends)
 
     def _weight(self, wanted: OffsetRange) -> int:
         if not self._bounds:
@@ -289,6 +295,45 @@ class Stream:
         begin, until = max(begin, found.log_start), min(until, found.end)
         return OffsetRange(one, begin, until) if until > begin else None
 
+    def _kept(self, offsets: StreamOffsets) -> StreamOffsets:
+        """Return the offsets, lowered to where restores of the broker since have cut the logs."""
+        return replace(offsets, offsets={**offsets.offsets, **self._cut_off(offsets)})
+
+    def _cut_off(self, offsets: StreamOffsets) -> dict[TopicPartition, int]:
+        """Return, for each partition that a restore has cut below its offset, where that was.
+
+        If nobody knows where, return the partition's offset. Raises SourceUnavailable.
+        """
+        history = None if self._follower is None else self._follower.history
+        if history is None or offsets.generation in (None, history.generation):
+            return {}
+        assert offsets.generation is not None
+        key = offsets.generation, history.generation
+        if key not in self._restores:
+            self._restores = {key: history.restores(offsets.generation)}
+        found: dict[TopicPartition, int] = {}
+        for kept in self._restores[key]:
+            for one, offset in offsets.offsets.items():
+                end = kept.get((offsets.topic_ids.get(one[0], b""), one[1]))
+                if end is None or end < offset:
+                    found[one] = min(found.get(one, offset), offset if end is None else end)
+        return found
+
+    def _report_restores(self, first: StreamOffsets) -> None:
+        """Report what the query has read and the log has no longer, because the broker was restored."""
+        for one, end in sorted(self._cut_off(first).items()):
+            name, offset = f"{one[0]}-{one[1]}", first.offsets[one]
+            if end == offset:
+                self._report(
+                    f"The broker was restored after {name} was read up to {offset}, from a cut that is no "
+                    "longer kept: some of these records may be others now."
+                )
+            else:
+                self._report(
+                    f"The broker was restored: {name} was read up to {offset}, and the log has other records "
+                    f"from {end} on now. Undo what came of the former ones; the query can go on at {end}."
+                )
+
     def _report(self, text: str) -> None:
         report_loss(self._options.fail_on_data_loss, text)
 
@@ -301,10 +346,12 @@ class Stream:
 
     def _poll(self) -> Bounds:
         """Poll for new bounds; return the same object if nothing changed. Raises SourceUnavailable."""
-        found = self._opened().poll()
+        follower = self._opened()
+        found = follower.poll()
         if found is not self._bounds:
             ends = {one: bounds.end for one, bounds in found.items()}
-            self._bounds, self._ends = found, StreamOffsets(ends, _topic_ids(found))
+            generation = None if follower.history is None else follower.history.generation
+            self._bounds, self._ends = found, StreamOffsets(ends, _topic_ids(found), generation)
         return found
 
     def _view(self, begun: StreamOffsets, *, is_final: bool = False) -> StreamOffsets:
@@ -317,7 +364,7 @@ class Stream:
         while True:
             try:
                 bounds = self._poll()
-                is_lagging = begun != self._ends and _is_lagging(bounds, begun)
+                is_lagging = begun != self._ends and _is_lagging(bounds, self._kept(begun))
                 if is_lagging and self._opened().is_at_rest:
                     raise SourceUnavailable(_AT_REST)
             except SourceUnavailable as error:

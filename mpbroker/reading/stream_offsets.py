@@ -6,7 +6,8 @@ of the other.
 
 A recreated topic has the same name but other records, and Kafka's format has no field for topic ids. An id is
 written as a topic without partitions, `"orders#<id>":{}`, since topic names contain no `#`. Kafka's source
-ignores such a topic, and does not write it.
+ignores such a topic, and does not write it. Nor has the format a field for the generation of an object
+store's ledger, which grows when the broker is restored: it is written as `"#generation-<number>":{}`.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ from mpbroker.reading.options import TopicPartition
 
 Json: TypeAlias = dict[str, dict[str, int]]
 _BEFORE_ID = "#"
+_GENERATION = "generation-"
 
 
 @dataclass(frozen=True)
 class StreamOffsets:
-    """The next offset of each partition, and the topic ids, as far as they are known."""
+    """The next offset of each partition, and the topic ids and the generation, as far as they are known."""
 
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     topic_ids: Mapping[str, bytes] = field(default_factory=dict)
+    generation: int | None = None
 
     def of_another(self, topic: str, topic_id: bytes | None) -> bool:
         """Return whether `topic` has an id here that differs from `topic_id`; False if an id is unknown."""
@@ -51,6 +54,8 @@ class StreamOffsets:
             found.setdefault(topic, {})[str(partition)] = offset
         for topic, topic_id in sorted(self.topic_ids.items()):
             found[f"{topic}{_BEFORE_ID}{uuid_text(topic_id)}"] = {}
+        if self.generation is not None:
+            found[f"{_BEFORE_ID}{_GENERATION}{self.generation}"] = {}
         return found
 
 
@@ -58,6 +63,7 @@ def parse_offsets(json: Mapping[str, Any]) -> StreamOffsets:
     """Parse the JSON of a checkpoint's offsets. Raises OptionError if it is malformed."""
     offsets: dict[TopicPartition, int] = {}
     topic_ids: dict[str, bytes] = {}
+    generation = None
     wrong = OptionError(
         f"the query's checkpoint has the offsets {json}, expected e.g. {{'orders': {{'0': 23}}}}: "
         "was it written by another source? Start with a new checkpointLocation"
@@ -67,10 +73,12 @@ def parse_offsets(json: Mapping[str, Any]) -> StreamOffsets:
         if not isinstance(partitions, Mapping):
             raise wrong
         try:
-            if sign:
+            if sign and not topic and topic_id.startswith(_GENERATION):
+                generation = int(topic_id.removeprefix(_GENERATION))
+            elif sign:
                 topic_ids[topic] = uuid_bytes(topic_id)
             for partition, offset in partitions.items():
                 offsets[topic, int(partition)] = int(offset)
         except ValueError:
             raise wrong from None
-    return StreamOffsets(offsets, topic_ids)
+    return StreamOffsets(offsets, topic_ids, generation)

@@ -34,7 +34,7 @@ class Problem(NamedTuple):
 
 @dataclass
 class Verified:
-    """The result of a check. `orphans` counts unnamed objects, a day older than the newest object."""
+    """The result of a check. `orphans` counts unnamed objects that are a day older than the newest one."""
 
     cluster_id: str
     entries: int

@@ -5,7 +5,6 @@ from spark_integration.jobs.audit import Audit, audit
 from spark_integration.jobs.audit_svg import draw
 from spark_integration.jobs.compact import Compacted, compact
 from spark_integration.jobs.frame import JobError, Notice, Silent, Source, check_sink, sentence_of
-from spark_integration.jobs.iceberg import IcebergTarget
 from spark_integration.jobs.mirror import MirrorSettings, mirror
 from spark_integration.jobs.replay import Replayed, ReplaySettings, replay
 from spark_integration.jobs.sessions import SessionSettings, sessions
@@ -15,7 +14,6 @@ __all__ = [
     "ArchiveSettings",
     "Audit",
     "Compacted",
-    "IcebergTarget",
     "JobError",
     "MirrorSettings",
     "Notice",

@@ -17,6 +17,7 @@ from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore
 from mpbroker.storage.checkpoints import fsync_directory
 from mpbroker.storage.names import FENCED, META_PROPERTIES, NOT_PARTITIONS, REMOTE_OWNER, STANDBY_FACE
 
+NONCE_DIGITS: Final = 8
 # They belong to whoever uses the directory, an owner or a standby.
 _STAY: Final = NOT_PARTITIONS | {LOCK}
 
@@ -51,13 +52,14 @@ def become_mirror(log_dirs: Sequence[Path]) -> None:
     (log_dirs[0] / REMOTE_OWNER).unlink()
 
 
-def set_aside(log_dirs: Sequence[Path], generation: int) -> list[Path]:
+def set_aside(log_dirs: Sequence[Path], owner: Owner) -> list[Path]:
     """Move all that a former owner has in each directory into one below it; return these. Raises OSError.
 
-    meta.properties is moved first, so that no broker starts on what is left. The owner's file is moved last:
-    so this may be killed anywhere, and the next start goes on.
+    Their name has the owner's: another ledger may have had the same generation. meta.properties is moved
+    first, so that no broker starts on what is left. The owner's file is moved last: so this may be killed
+    anywhere, and the next start goes on.
     """
-    targets, name = [], _name_aside(log_dirs[0] / FENCED, generation)
+    targets, name = [], _name_aside(log_dirs[0] / FENCED, owner)
     for log_dir in reversed(log_dirs):
         target = log_dir / FENCED / name
         target.mkdir(0o750, parents=True, exist_ok=True)
@@ -69,9 +71,10 @@ def set_aside(log_dirs: Sequence[Path], generation: int) -> list[Path]:
     return targets[::-1]
 
 
-def _name_aside(fenced: Path, generation: int) -> str:
-    """Return a name that no finished move has taken. Another ledger may have had the same generation."""
-    names = chain([f"{generation}"], (f"{generation}-{number}" for number in count(2)))
+def _name_aside(fenced: Path, owner: Owner) -> str:
+    """Return a name that no finished move has taken. A copy of the disk may have been moved before."""
+    own = f"{owner.generation}-{owner.nonce[:NONCE_DIGITS]}"
+    names = chain([own], (f"{own}-{number}" for number in count(2)))
     return next(name for name in names if not (fenced / name / REMOTE_OWNER).exists())
 
 

@@ -8,6 +8,8 @@ from typing import Final
 
 import msgspec
 
+from mpbroker.ipc.mirror import ReadPartition
+from mpbroker.ipc.standby_lag import StandbyLag
 from mpbroker.remote.cuts.manifest import cut_name, decode_manifest
 from mpbroker.remote.ledger.entries import decode_entry, entry_name
 from mpbroker.remote.ledger.events import CutTaken, Shipped
@@ -17,6 +19,7 @@ from mpbroker.remote.restore.mirror import Mirror
 from mpbroker.remote.restore.plan import Plan
 from mpbroker.remote.restore.shipped import ShippedFiles
 from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore, StoreError
+from mpbroker.standby.replica import Replica
 from mpbroker.storage.names import METADATA_DIRECTORY
 from shm.clock import boot_ns
 
@@ -31,7 +34,8 @@ class CannotFollow(Exception):
 class Follower:
     """The mirror of a ledger. `objects` downloads, and may take longer than `reader`, which asks for entries.
 
-    `version` grows with each change of the mirror's metadata log.
+    `version` grows with each change of the mirror's metadata log. With a `replica` the mirror has the newest
+    cut and nothing that was shipped since: consumers read it.
     """
 
     def __init__(
@@ -42,9 +46,14 @@ class Follower:
         mirror: Mirror,
         watch: StandbyWatch,
         clock_ns: Callable[[], int] = boot_ns,
+        replica: Replica | None = None,
     ) -> None:
         self.reader = reader
         self.version = 0
+        self._replica = replica
+        # When the mirror's cut was made, in a way that the owner understands: its generation, and a time
+        # before which all that was written is readable. A new owner has to make a cut first.
+        self.readable_of = (0, 0)
         # The cut that the mirror has, and the last entry whose shipped bytes it has.
         self.cut: CutTaken | None = None
         self._shipped_seq = 0
@@ -57,6 +66,9 @@ class Follower:
         # Entries that were read and are not applied yet, by number.
         self._bodies: dict[int, bytes] = {}
         self._is_applied = False
+        self._applied_seq = 0
+        # When the mirror had all that the ledger had.
+        self._caught_up_ns = 0
         # When the last request was sent that found no further entry.
         self._read_ns = 0
 
@@ -68,13 +80,21 @@ class Follower:
         try:
             asked_ns = self._read()
             if self._is_applied:
+                self._caught_up_ns = asked_ns
                 self._watch.absent(asked_ns)
                 return
             self._apply()
+            self._caught_up_ns = asked_ns
         except (StoreError, OSError):
             self._watch.failed()
             raise
         self._watch.applied(self._clock_ns())
+
+    @property
+    def lag(self) -> StandbyLag:
+        """Return how far the mirror is behind the ledger."""
+        entries, cut_ms = self.reader.seq - self._applied_seq, 0 if self.cut is None else self.cut.taken_ms
+        return StandbyLag(self._caught_up_ns, entries, self._mirror.left_bytes, cut_ms)
 
     def look_for_more(self) -> bool:
         """Read new entries, also behind trimmed ones; return whether there were any.
@@ -98,6 +118,13 @@ class Follower:
         self._shipped.finish()
         directories = [*plan.manifest.directories, *self._shipped.made]
         return plan._replace(manifest=msgspec.structs.replace(plan.manifest, directories=directories))
+
+    @property
+    def partitions(self) -> list[ReadPartition] | None:
+        """Return what consumers may read; None if that is not asked for. After a take-over it is nothing."""
+        if self._replica is None:
+            return None
+        return self._replica.partitions if self.readable_of[0] == self.reader.generation else []
 
     def may_claim(self) -> bool:
         """Return whether the ledger may be claimed: there is a mirror, and the owner's lease has run out."""
@@ -125,9 +152,10 @@ class Follower:
         if cuts:
             if self.cut is None or cuts[-1].event.cut_id != self.cut.cut_id:
                 self._apply_cut(cuts[-1].event)
-            self._apply_shipped(cuts[-1].event)
+            if self._replica is None:
+                self._apply_shipped(cuts[-1].event)
         self._bodies.clear()
-        self._is_applied = True
+        self._is_applied, self._applied_seq = True, self.reader.seq
 
     def _apply_cut(self, cut: CutTaken) -> None:
         self.cut = None
@@ -143,6 +171,9 @@ class Follower:
             # The cut may have expired: the next poll takes the newest one.
             self.reader.read_to_end()
             raise
+        if self._replica is not None:
+            self._replica.update(manifest)
+            self.readable_of = self.reader.generation, manifest.taken_ms
         self.cut = cut
         self._shipped_seq = cut.since or cut.after
         self._shipped = ShippedFiles(self._objects, self._log_dirs)

@@ -35,10 +35,13 @@ _LONGEST_NOTICE: Final = 4096
 log = logging.getLogger("mpbroker.supervisor")
 
 
-def run(config: BrokerConfig, words: Sequence[str], log_format: logs.LogFormat) -> int | None:
+def run(
+    config: BrokerConfig, words: Sequence[str], log_format: logs.LogFormat, *, read_only: bool = False
+) -> int | None:
     """Be the standby of a ledger's owner. Return the exit status, None to become the owner's broker.
 
-    `words` are those of the command line that starts a broker with this configuration.
+    `words` are those of the command line that starts a broker with this configuration. One that is
+    `read_only` lets consumers read, and never becomes the owner's broker.
     """
     logs.configure(logs.wanted_level(os.environ), log_format)
     titles.name_broker(config)
@@ -59,7 +62,7 @@ def run(config: BrokerConfig, words: Sequence[str], log_format: logs.LogFormat) 
     if child == 0:
         mine.close()
         notifier.relay = theirs
-        _follow(config, words, notifier)
+        _follow(config, words, notifier, read_only=read_only)
     theirs.close()
     import_module("mpbroker.supervisor.main")
     roles.prepare(has_exporter=bool(config.http_listener), has_tier=config.remote_log_storage_system_enable)
@@ -74,13 +77,13 @@ def run(config: BrokerConfig, words: Sequence[str], log_format: logs.LogFormat) 
     return None
 
 
-def _follow(config: BrokerConfig, words: Sequence[str], notifier: Notifier) -> NoReturn:
+def _follow(config: BrokerConfig, words: Sequence[str], notifier: Notifier, *, read_only: bool) -> NoReturn:
     """Follow, in the child, and exit."""
     code = EXIT_FAILED
     try:
         set_parent_death_signal(signal.SIGTERM)
         gc.enable()
-        status = follow(config, words, notifier)
+        status = follow(config, words, notifier, read_only=read_only)
         code = _OWNS if status is None else status
     except BaseException:
         log.exception("the standby has failed")

@@ -1,4 +1,7 @@
-"""A standby: follows, has its face answer clients, and takes over. It ends when it owns the ledger."""
+"""A standby: follows, has its face answer clients, and takes over. It ends when it owns the ledger.
+
+One that is read-only lets consumers read instead, and never takes over (`replica`).
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,17 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
+from msgspec import structs
+
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.otlp import without_secrets
 from mpbroker.config.remote import REMOTE_URL, SYSTEM_ENABLE
 from mpbroker.ipc import titles
+from mpbroker.ipc.disk_problems import mebibytes
 from mpbroker.ipc.mirror import MirrorPointer
 from mpbroker.ipc.nodes import Node, Nodes
 from mpbroker.ipc.process import FatalError
+from mpbroker.ipc.standby_lag import write_lag
 from mpbroker.remote.ledger.claim import CLAIM_FILE, Claim, ClaimFile, new_claim, settle
 from mpbroker.remote.ledger.entries import LedgerDamaged
 from mpbroker.remote.ledger.events import Started, TakenOver
@@ -38,9 +45,11 @@ from mpbroker.remote.store.opening import StoreRefused, open_store
 from mpbroker.standby.directories import become_mirror, has_handed_over, is_mirror, set_aside
 from mpbroker.standby.face import Face, command_of
 from mpbroker.standby.follower import CannotFollow, Follower
+from mpbroker.standby.replica import Replica
 from mpbroker.standby.take_over import ClaimLost, Renewing, finish_directories, write_owner_file
 from mpbroker.storage.directory_lock import LogDirLocks, restricted_new_files
-from mpbroker.storage.names import STANDBY_FACE
+from mpbroker.storage.disk_errors import NO_ROOM
+from mpbroker.storage.names import FENCED, STANDBY_FACE
 from mpbroker.supervisor import logs
 from mpbroker.supervisor.claim import EXIT_MISCONFIGURED, check_object_store
 from mpbroker.supervisor.notify import Notifier
@@ -51,6 +60,7 @@ T = TypeVar("T")
 # The ledger is asked for its next entry this often in a lease, and at least once a second.
 POLLS: Final = 10
 LONGEST_POLL_S: Final = 1.0
+NOTE_EVERY_S: Final = 60.0
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 
@@ -61,7 +71,9 @@ class Stopped(BaseException):
     """Raised when a signal ends the standby."""
 
 
-def follow(config: BrokerConfig, words: Sequence[str], notifier: Notifier) -> int | None:
+def follow(
+    config: BrokerConfig, words: Sequence[str], notifier: Notifier, *, read_only: bool = False
+) -> int | None:
     """Be the standby of a ledger's owner. Return the exit status, None if this broker owns it now.
 
     `words` are those of the command line that starts a broker with this configuration.
@@ -70,7 +82,7 @@ def follow(config: BrokerConfig, words: Sequence[str], notifier: Notifier) -> in
     titles.entitle("standby")
     try:
         with restricted_new_files():
-            runner = Runner(config, words, notifier)
+            runner = Runner(config, words, notifier, read_only=read_only)
             runner.install_signals()
             runner.run()
             return None
@@ -90,7 +102,9 @@ def follow(config: BrokerConfig, words: Sequence[str], notifier: Notifier) -> in
 class Runner:
     """The main loop. One thread, but for those that download and the one that renews a lease."""
 
-    def __init__(self, config: BrokerConfig, words: Sequence[str], notifier: Notifier) -> None:
+    def __init__(
+        self, config: BrokerConfig, words: Sequence[str], notifier: Notifier, *, read_only: bool = False
+    ) -> None:
         if not config.remote_log_storage_system_enable:
             raise FatalError(f"--standby needs {SYSTEM_ENABLE}=true and {REMOTE_URL}", EXIT_MISCONFIGURED)
         check_object_store(config)
@@ -114,16 +128,23 @@ class Runner:
         # The plan of this process's claim: the entry keeps the segments of this plan, and no others.
         self._plan: Plan | None = None
         self._notifier = notifier
-        self._registered_at_s = -math.inf
+        self._is_read_only = read_only
+        # What consumers read; None unless this standby is read-only.
+        self._replica: Replica | None = None
+        self._registered_at_s = self._lag_told_at_s = -math.inf
         self._claimed_at_s = time.monotonic()
         self._since_cut = ": what was acknowledged later is lost"
-        self._problem = ""
+        # Who waits, what for, and when that was logged.
+        self._what, self._problem, self._noted_at_s = "this standby", "", -math.inf
         self._stops = False
         self._signals = select.poll()
 
     def run(self) -> None:
         """Follow until this broker owns the ledger. Raises Stopped, and what ends a standby."""
         locks = LogDirLocks(self.config)
+        # This removes what a former replica has left.
+        replica = Replica(self.log_dirs)
+        self._replica = replica if self._is_read_only else None
         try:
             self._until_answered(self._read_ledger)
             while not self._owns():
@@ -136,6 +157,10 @@ class Runner:
                     self._until_answered(self._read_ledger)
         finally:
             self._face.stop()
+            if self._replica is not None:
+                replica.clear()
+                with suppress(StoreError):
+                    self._objects.delete([self._registration().name])
             for fd in locks.fds:
                 os.close(fd)
         shutil.rmtree(self._face.directory, ignore_errors=True)
@@ -154,7 +179,14 @@ class Runner:
         """
         assert self._reader.last is not None, "the ledger has entries"
         owner, claim = read_owner(self.log_dirs[0]), self._claims.read()
-        if owner is not None and owner.nonce == self._reader.last.owner:
+        is_owner = owner is not None and owner.nonce == self._reader.last.owner
+        if self._replica is not None and (is_owner or claim is not None):
+            raise FatalError(
+                f"log.dirs={','.join(self.config.log_dirs)} has the data of the broker that leads, or is "
+                "about to: start it without --read-only, or name other directories",
+                EXIT_MISCONFIGURED,
+            )
+        if is_owner:
             self._claims.remove()
             finish(self.log_dirs)
             return True
@@ -179,9 +211,9 @@ class Runner:
     def _leave(self, owner: Owner) -> None:
         """Make room for a mirror in the directories of a former owner."""
         if self._until_answered(lambda: has_handed_over(self._objects, owner)):
-            become_mirror(self.log_dirs)
+            self._until_answered(lambda: become_mirror(self.log_dirs))
             return
-        for path in set_aside(self.log_dirs, owner.generation):
+        for path in self._until_answered(lambda: set_aside(self.log_dirs, owner)):
             log.warning(
                 "broker %d on %s has taken over: what this broker had is in %s now, and nobody reads it; "
                 "delete it when it is not missed",
@@ -202,10 +234,10 @@ class Runner:
                 follower.poll()
                 if not has_begun:
                     has_begun = self._begin(follower)
-                pointer = MirrorPointer(follower.version, list(map(str, self.log_dirs)))
+                pointer = MirrorPointer(follower.version, list(map(str, self.log_dirs)), follower.partitions)
                 self._face.tell(self._nodes(), pointer)
                 self._register()
-                if follower.may_claim() and self._claim(follower):
+                if self._replica is None and follower.may_claim() and self._claim(follower):
                     return
                 self._settled()
             except (StoreError, OSError, RestoreRefused) as error:
@@ -215,17 +247,19 @@ class Runner:
             self._wait(min(self._lease_ms / POLLS / 1000, LONGEST_POLL_S))
 
     def _new_follower(self) -> Follower:
-        mirror = Mirror(self._objects, self.log_dirs, self._seen, (CLAIM_FILE,))
+        is_read = self._replica is not None
+        mirror = Mirror(self._objects, self.log_dirs, self._seen, (CLAIM_FILE,), is_read=is_read)
         watch = StandbyWatch(self.config.node_id, self._lease_ms)
-        return Follower(self._reader, self._objects, self.log_dirs, mirror, watch)
+        return Follower(self._reader, self._objects, self.log_dirs, mirror, watch, replica=self._replica)
 
     def _begin(self, follower: Follower) -> bool:
         """Say that the mirror follows, and make ready to answer clients."""
         self._face.stop()
         self._face.prepare(self.config, self._cluster_id())
         log.info(
-            "broker %d follows broker %d on %s (%s), %s",
+            "broker %d %s broker %d on %s (%s), %s",
             self.config.node_id,
+            "serves reads for" if self._is_read_only else "follows",
             self._leader.broker_id,
             self._leader.host,
             without_secrets(self.config.mpbroker_remote_url),
@@ -254,16 +288,29 @@ class Runner:
             for one in (leader, *state.standbys.values())
         }
         own = self.config.node_id
-        nodes[own] = Node(own, "", self._addresses)
+        nodes[own] = Node(own, self._rack, self._addresses, self._is_read_only)
         return Nodes(leader.broker_id, self._reader.generation, [nodes[one] for one in sorted(nodes)])
 
+    @property
+    def _rack(self) -> str:
+        return self.config.broker_rack or ""
+
     def _register(self) -> None:
-        """Write this standby's object once in a lease, so that the owner sees that it is there."""
-        if time.monotonic() < self._registered_at_s + self._lease_ms / 1000:
-            return
-        own = self.config.node_id, socket.gethostname(), "", self._addresses
-        register(self._objects, Registration(*own, wall_ms(), time.time_ns()))
-        self._registered_at_s = time.monotonic()
+        """Write this standby's object once in a lease, so that the owner sees that it is there.
+
+        The object of a replica is written more often: clients should not be sent to one that is gone.
+        """
+        every_ms = self._lease_ms // (RENEWALS if self._is_read_only else 1)
+        if time.monotonic() >= self._registered_at_s + every_ms / 1000:
+            register(self._objects, self._registration())
+            self._registered_at_s = time.monotonic()
+
+    def _registration(self) -> Registration:
+        return Registration(
+            *(self.config.node_id, socket.gethostname(), self._rack, self._addresses),
+            *(wall_ms(), time.time_ns(), self._is_read_only),
+            *(self._follower.readable_of if self._follower is not None else (0, 0)),
+        )
 
     def _claim(self, follower: Follower) -> bool:
         """Write a claim to disk, if the ledger has nothing new; return whether it did so.
@@ -310,16 +357,14 @@ class Runner:
         elif before.acks == "ledger":
             self._since_cut = ", and all that was acknowledged since"
         if self._until_answered(lambda: settle(self._reader, claim)):
+            self._what = "the take-over"
             self._face.ask_to_stop()
             lease_ms = min(self._lease_ms, before.lease_ms or self._lease_ms)
             with Renewing(LedgerReader(self._reader.store), claim, lease_ms) as renewing, suppress(ClaimLost):
                 self._until_answered(lambda: self._finish(renewing.check))
-            self._until_answered(self._reader.read_to_end)
-            assert self._reader.last is not None, "the ledger has entries"
-            if self._reader.last.owner == claim.writer.owner:
-                write_owner_file(self._reader, claim, self.log_dirs[0])
-                finish(self.log_dirs)
+            if self._until_answered(lambda: self._become_owner(claim)):
                 return True
+            self._what = "this standby"
         log.warning(
             "entry %d of the ledger is broker %d's on %s, who leads: this broker's claim is lost",
             claim.seq,
@@ -329,6 +374,16 @@ class Runner:
         self._claims.remove()
         self._follower = self._plan = None
         return False
+
+    def _become_owner(self, claim: Claim) -> bool:
+        """Name the directories this broker's, if the ledger is. Raises StoreError, OSError."""
+        self._reader.read_to_end()
+        assert self._reader.last is not None, "the ledger has entries"
+        if self._reader.last.owner != claim.writer.owner:
+            return False
+        write_owner_file(self._reader, claim, self.log_dirs[0])
+        finish(self.log_dirs)
+        return True
 
     def _finish(self, check: Callable[[], None]) -> None:
         """Make the directories the owner's, but for their names. After an error call it again."""
@@ -371,23 +426,42 @@ class Runner:
                 return done
 
     def _note(self, error: Exception) -> None:
-        """Log a problem that may pass, unless it is still the one that was logged last."""
-        if str(error) != self._problem:
-            self._problem = str(error)
-            log.warning("this standby waits: %s", error)
+        """Log a problem that may pass: a new one at once, the same one after a minute."""
+        now_s, number = time.monotonic(), getattr(error, "errno", None)
+        if str(error) == self._problem and now_s < self._noted_at_s + NOTE_EVERY_S:
+            return
+        self._problem, self._noted_at_s = str(error), now_s
+        advice = ""
+        if number in NO_ROOM:
+            free = ", ".join(f"{one} {mebibytes(shutil.disk_usage(one).free)}" for one in self.log_dirs)
+            advice = f". Make room (free: {free}); what is in {FENCED} may be deleted when it is not missed"
+        log.warning("%s waits: %s%s", self._what, error, advice)
+        self._notifier.status(f"{self._what} waits: {error}")
 
     def _settled(self) -> None:
         if self._problem:
             self._problem = ""
-            log.info("this standby goes on")
+            log.info("%s goes on", self._what)
+            self._notifier.status(f"{self._what} goes on")
 
-    def _seen(self, _count: int) -> None:
+    def _seen(self, count: int) -> None:
         """Tell systemd that this process lives, in what takes long. Raises Stopped if a signal has come."""
         if self._stops:
             raise Stopped
+        if not count:
+            self._tell_lag()
         self._notifier.extend()
         if self._notifier.is_ping_due():
             self._notifier.ping()
+
+    def _tell_lag(self) -> None:
+        """Have the face's metrics say once a second how far the mirror is behind."""
+        if self._follower is not None and (now_s := time.monotonic()) >= self._lag_told_at_s + LONGEST_POLL_S:
+            self._lag_told_at_s = now_s
+            # On a full disk the age of what was told before grows.
+            with suppress(OSError):
+                url = without_secrets(self.config.mpbroker_remote_url)
+                write_lag(self._face.directory, structs.replace(self._follower.lag, url=url))
 
     def _wait(self, timeout_s: float) -> None:
         """Wait, or raise Stopped once a signal has come."""

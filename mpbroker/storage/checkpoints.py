@@ -183,9 +183,14 @@ def _text_of(lines: Iterable[str]) -> bytes:
 def _read_lines(path: Path | str) -> list[str]:
     """Return a checkpoint's lines, none if the file is missing or empty. Raises CheckpointCorrupt."""
     try:
-        text = read_whole(path).decode()
+        return _lines_in(read_whole(path), path)
     except FileNotFoundError:
         return []
+
+
+def _lines_in(data: bytes, path: Path | str) -> list[str]:
+    try:
+        text = data.decode()
     except UnicodeDecodeError as error:
         raise CheckpointCorrupt(f"{path} is not text") from error
     if "\r" in text:
@@ -277,8 +282,17 @@ def text_of_epochs(epochs: Iterable[tuple[int, int]]) -> bytes:
 def read_epochs(directory: Path | str) -> list[tuple[int, int]]:
     """Read the (epoch, start offset) pairs of a partition's directory. Raises CheckpointCorrupt, OSError."""
     path = f"{directory}/{LEADER_EPOCHS}"
+    return _epochs(_read_lines(path), path)
+
+
+def epochs_in(data: bytes, path: Path | str) -> list[tuple[int, int]]:
+    """Return the pairs in the bytes of a `leader-epoch-checkpoint`. Raises CheckpointCorrupt."""
+    return _epochs(_lines_in(data, path), path)
+
+
+def _epochs(entries: Iterable[str], path: Path | str) -> list[tuple[int, int]]:
     epochs = []
-    for entry in _read_lines(path):
+    for entry in entries:
         try:
             epoch, start = map(int, entry.split())
         except ValueError as error:

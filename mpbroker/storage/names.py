@@ -49,6 +49,8 @@ STAYED = "mpbroker.stayed"
 SCRUB = "mpbroker.scrub"
 # Ours, in a partition's directory: which of its segments the object store has.
 REMOTE_SEGMENTS = "mpbroker.remote"
+# Ours, in the directory of a partition that was undeleted: its log never starts below this offset.
+UNDELETED_START = "mpbroker.undeleted"
 # Ours, in the first log directory: the ledger's owner (mpbroker.remote.ledger.owner).
 REMOTE_OWNER = "mpbroker.remote.owner"
 # The prefix of the names of all files that are ours alone; a topic's name may have it, too.
@@ -70,9 +72,11 @@ REMOTE_CACHE = "remote-cache"
 STANDBY_FACE = "mpbroker.standby"
 # Ours: the contents of log directories, by generation, of an owner that another broker has followed.
 FENCED = "mpbroker.fenced"
+# Ours, in each log directory of a standby that serves reads: a directory for each partition (`links_name`).
+REPLICA = "mpbroker.replica"
 # Directories in a log directory that hold no partition.
 NOT_PARTITIONS = frozenset(
-    {"lost+found", "remote-log-index-cache", REMOTE_CACHE, DRY_RUN, STANDBY_FACE, FENCED}
+    {"lost+found", "remote-log-index-cache", REMOTE_CACHE, DRY_RUN, STANDBY_FACE, FENCED, REPLICA}
 )
 
 
@@ -126,6 +130,11 @@ def parse_partition(name: str) -> PartitionName:
     if not (dash and topic and number.isdecimal() and number.isascii()):
         raise NotAPartition(name)
     return PartitionName(topic, int(number), suffix)
+
+
+def links_name(topic_id: bytes, partition: int, generation: int) -> str:
+    """Return the name of the directory with links to a partition's files, as of a generation of its slot."""
+    return f"{topic_id.hex()}-{partition}-{generation}"
 
 
 def renamed(topic: str, partition: int, unique: str, suffix: str) -> str:

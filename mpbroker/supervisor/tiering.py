@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.otlp import without_secrets
 from mpbroker.ipc import topology
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.leading import lease_left_ms
 from mpbroker.ipc.process import FatalError
+from mpbroker.ipc.standby_lag import read_lag
 from mpbroker.ipc.topology import SharedMemory
 from mpbroker.storage.names import REMOTE_OWNER
 from shm.counters import CounterPage
@@ -47,13 +50,14 @@ TIMES = {
 
 def report(memory: SharedMemory, config: BrokerConfig) -> dict[str, Any]:
     """Return what the tier's counters say, and where the object store is."""
-    if not config.remote_log_storage_system_enable:
+    page, lag = memory.counters(topology.TIER), read_lag(Path(config.log_dirs[0]))
+    if lag is None and not config.remote_log_storage_system_enable:
         return {"enabled": False}
-    page = memory.counters(topology.TIER)
     return {
         "enabled": True,
+        "standby": None if lag is None else {"behind_s": lag.behind_s, **structs.asdict(lag)},
         "state": "reads only" if config.mpbroker_remote_read_only else _state(page),
-        "url": without_secrets(config.mpbroker_remote_url),
+        "url": without_secrets(config.mpbroker_remote_url) if lag is None else lag.url,
         "request_timeout_ms": config.mpbroker_remote_request_timeout_ms,
         "cache_limit_bytes": config.mpbroker_remote_cache_bytes,
         "cut_interval_ms": config.mpbroker_remote_checkpoint_interval_ms,

@@ -15,8 +15,9 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from confluent_kafka import Consumer, TopicPartition
@@ -39,7 +40,7 @@ PATIENCE_S: Final = 300.0
 TIERED: Final = {"remote.storage.enable": "true", "segment.bytes": str(SEGMENT_BYTES)}
 
 
-def broker_in(directory: Path, mode: str) -> Mpbroker:
+def broker_in(directory: Path, mode: str, more: Mapping[str, str] = MappingProxyType({})) -> Mpbroker:
     """Return a broker that looks for segments to upload and to delete ten times a second."""
     store = directory / "store"
     store.mkdir(parents=True)
@@ -53,6 +54,7 @@ def broker_in(directory: Path, mode: str) -> Mpbroker:
         "log.retention.ms": "-1",
         "log.segment.bytes": str(SEGMENT_BYTES),
         "mpbroker.remote.acks": "ledger" if mode == LEDGER else "local",
+        **more,
     }
     pairs = [f"{key}={value}" for key, value in flags.items()]
     return Mpbroker(directory, flags=[word for pair in pairs for word in ("-o", pair)])

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The object store as the replica: a broker uploads, is killed, its standby takes over, both disks are lost, and
-# all comes back. Everything runs on this machine, and is removed at the end.
+# all comes back; then the topic is a table, which others read. Everything runs on this machine, and is removed at
+# the end.
 #
 #   ops/demo/lake.sh           with versitygw, a server of S3, if make setup has built it, else with a directory
 set -euo pipefail
@@ -56,9 +57,11 @@ if [ -x "$gateway" ]; then
   pids+=("$!")
   until (: <"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do sleep 0.05; done
   url=s3://bucket/lake
+  lake=s3://bucket/tables
 else
-  mkdir store
+  mkdir store tables
   url=file://$directory/store
+  lake=file://$directory/tables
   say "1. A directory as the object store: build/versitygw is missing, make setup builds it where Go is"
 fi
 tee server.properties <<END
@@ -112,4 +115,40 @@ serve 2 "$second"
 ready 2
 count
 
-say "7. Everything stops, and is removed"
+say "7. The topic is an Iceberg table in the store: sealed records come from there, the rest from the broker"
+tee tables.toml <<END
+[source]
+"mpbroker.bucket" = "$url"
+"kafka.bootstrap.servers" = "$second"
+[lake]
+location = "$lake"
+[[tables]]
+topic = "orders"
+name = "lake.orders"
+END
+show mpbroker tables run --tables tables.toml --once
+seq 30001 30100 | mpbroker produce orders -b "$second"
+show mpbroker tables run --tables tables.toml --once
+show mpbroker tables status --tables tables.toml
+show mpbroker tables why lake.orders --tables tables.toml
+mpbroker tables status --tables tables.toml --json >status
+
+say "8. DuckDB and Polars read it; they know nothing of the broker"
+cat >table.py <<'END'
+import json, os
+import polars as pl
+from pyiceberg.table import StaticTable
+
+(status,) = json.load(open("status"))
+options = {"s3.endpoint": os.environ.get("AWS_ENDPOINT_URL", ""), "s3.region": "us-east-1"}
+table = StaticTable.from_metadata(status["metadata"], options)
+connection = table.scan().to_duckdb("orders")
+((rows, offsets, last),) = connection.sql("select count(*), count(distinct _offset), max(_offset) from orders").fetchall()
+print(f"DuckDB: {rows} rows, {offsets} offsets, the last one is {last}")
+frame = pl.scan_iceberg(table, storage_options=options).select("_offset", pl.col("value").cast(pl.String))
+print("Polars:", frame.sort("_offset").tail(3).collect().rows())
+END
+show python table.py | tee table
+grep -q "DuckDB: 30100 rows, 30100 offsets" table || give_up "the table is not what the log is"
+
+say "9. Everything stops, and is removed"

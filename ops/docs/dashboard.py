@@ -247,6 +247,34 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         ),
     ),
     (
+        "Tables",
+        (
+            panel(
+                "Lag of tables",
+                "short",
+                (
+                    "sum by (consumergroup) (kafka_consumergroup_lag"
+                    f'{{{HERE},consumergroup=~"mpbroker[.]table[.].*"}})',
+                    "{{consumergroup}}",
+                ),
+            ),
+            panel(
+                "Time since the last commit",
+                "s",
+                (f"mpbroker_table_commit_age_seconds{{{HERE}}}", "{{table}}"),
+            ),
+            panel(
+                "Rows with an error",
+                "cps",
+                (f"rate(mpbroker_table_error_rows{{{HERE}}}[{RATE}])", "{{table}}"),
+                (f"mpbroker_table_failing{{{HERE}}} > 0", "{{table}} fails"),
+            ),
+            panel("Rows of tables", "short", (f"mpbroker_table_rows{{{HERE}}}", "{{table}}")),
+            panel("Files of tables", "short", (f"mpbroker_table_files{{{HERE}}}", "{{table}}")),
+            panel("Bytes of tables", "bytes", (f"mpbroker_table_bytes{{{HERE}}}", "{{table}}")),
+        ),
+    ),
+    (
         "Storage",
         (
             panel("Log directories", "bytes", (f"mpbroker_log_dir_size_bytes{{{HERE}}}", "{{log_dir}}")),

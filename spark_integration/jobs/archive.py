@@ -23,9 +23,7 @@ from mpbroker.reading.catalogs import open_catalog
 from mpbroker.reading.errors import DataLoss
 from mpbroker.reading.options import TopicPartition
 from mpbroker.reading.plan import selected
-from spark_integration.jobs import iceberg
 from spark_integration.jobs.frame import JobError, Notice, Silent, Source, watched
-from spark_integration.jobs.iceberg import IcebergLake, IcebergTarget
 from spark_integration.jobs.lake import Lake, Log, Span, opened
 from spark_integration.schema import FIELDS
 
@@ -47,7 +45,7 @@ class ArchiveSettings:
     """
 
     source: Source
-    target: Path | IcebergTarget
+    target: Path
     partition_by: tuple[str, ...] = PARTITIONINGS["topic,date"]
     records_per_run: int = RECORDS_PER_RUN
 
@@ -89,15 +87,12 @@ def archive(spark: SparkSession, settings: ArchiveSettings, notice: Notice | Non
 
     Raises JobError, OptionError, SourceUnavailable, DataLoss, PySparkException, OSError.
     """
-    target = settings.target
-    with opened(target) if isinstance(target, Path) else iceberg.opened(target) as lake:
+    with opened(settings.target) as lake:
         return _Archiving(spark, settings, lake, notice or Silent()).run()
 
 
 class _Archiving:
-    def __init__(
-        self, spark: SparkSession, settings: ArchiveSettings, lake: Lake | IcebergLake, notice: Notice
-    ) -> None:
+    def __init__(self, spark: SparkSession, settings: ArchiveSettings, lake: Lake, notice: Notice) -> None:
         self._spark = spark
         self._settings = settings
         self._lake = lake
@@ -170,21 +165,13 @@ class _Archiving:
         ids = F.create_map(*(F.lit(part).cast("string") for part in names))
         frame = frame.withColumn("topicId", ids[F.col("topic")])
         made = {"date": _date(F.col("timestamp")), "hour": _hour(F.col("timestamp"))}
-        for name in self._partition_by:
+        for name in self._settings.partition_by:
             if name in made:
                 frame = frame.withColumn(name, made[name])
         return frame
 
-    @property
-    def _partition_by(self) -> tuple[str, ...]:
-        """Return the columns that become directories.
-
-        An Iceberg table has none: its readers choose files by the statistics of the columns.
-        """
-        return self._settings.partition_by if isinstance(self._settings.target, Path) else ()
-
     def _write(self, frame: DataFrame, place: Path) -> None:
-        writer = frame.write.mode("append").partitionBy(*self._partition_by)
+        writer = frame.write.mode("append").partitionBy(*self._settings.partition_by)
         with as_microseconds(self._spark):
             writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").parquet(str(place))
 

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from confluent_kafka import TopicPartition
 
+from mpbroker.protocol.table_progress import TableNote, group_of
+from mpbroker.reading.group_progress import GroupProgress
+from mpbroker.reading.options import parse_options
 from mpbroker.registry.json_values import Encoder
 from mpbroker.registry.schemas import Kind, Schema
 from mpbroker.testing import Broker
@@ -45,6 +48,10 @@ def filled(broker: Broker, api: Api) -> str:
     )
     transact(broker, topic, "in a transaction", commits=True)
     commit(broker.bootstrap_servers, "billing", topic, {0: 2})
+    options = {"subscribe": topic, "kafka.bootstrap.servers": broker.bootstrap_servers}
+    progress = GroupProgress(group_of("lake.orders"), parse_options(options))
+    note = TableNote(rows=12345, files=2, bytes=2_000_000, problem="the <b>store</b> does not answer")
+    progress.reached({(topic, 0): 3}, metadata=note.text())
     until(lambda: api.found("groups", q="billing")["rows"], "the group is known")
     return topic
 
@@ -271,6 +278,8 @@ def test_rows_by_keys_and_the_way_back(page: Browser, api: Api, filled: str) -> 
 
 def test_a_group_has_its_lag_and_its_partitions(page: Browser, filled: str) -> None:
     page.click("#nav a", "Groups")
+    page.sees("12,345", "table[aria-label=Tables]")
+    page.sees("the <b>store</b> does not answer", "table[aria-label=Tables] .bad")
     page.click("tr.opens", "billing")
     page.sees("Empty", ".facts")
     page.sees(filled, "table")

@@ -30,8 +30,9 @@ from mpbroker.ipc.calls import (
     ScramUsers,
 )
 from mpbroker.ipc.credentials import CredentialNews, ScramImage
-from mpbroker.ipc.mirror import MirrorPointer, write_mirror
+from mpbroker.ipc.mirror import MirrorPointer, ReadPartition, write_mirror
 from mpbroker.ipc.nodes import Node, Nodes, write_nodes
+from mpbroker.ipc.table import PartitionFlag, read_partition
 from mpbroker.ipc.topology import COORDINATOR, SUPERVISOR, processor
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.numbers import ConfigResourceType
@@ -59,9 +60,10 @@ class Party:
         shutil.copytree(self.leader.directory / LOG, self.mirror / LOG, dirs_exist_ok=True)
         self.tell()
 
-    def tell(self) -> None:
+    def tell(self, *readable: ReadPartition) -> None:
         self.version += 1
-        write_mirror(self.home, MirrorPointer(self.version, ["/nowhere", str(self.mirror)]))
+        pointer = MirrorPointer(self.version, ["/nowhere", str(self.mirror)], list(readable) or None)
+        write_mirror(self.home, pointer)
         self.face.memory.doorbell(COORDINATOR).ring()
 
     def topics(self) -> dict[str, tuple[int, dict[str, str]]]:
@@ -130,6 +132,45 @@ def test_users_entries_and_settings_of_the_leader_are_published(party: Party) ->
     answer = party.face.ask(DescribeScram())
     assert isinstance(answer, ScramUsers)
     assert [user.user for user in answer.users] == ["ann"]
+
+
+def test_what_consumers_may_read_has_slots_that_stay_until_handlers_know_others(party: Party) -> None:
+    party.leader.ask(CreateTopics([CreateTopic("t", 3), CreateTopic("other", 1)]))
+    party.copy()
+    party.face.serve()
+    party.face.until(lambda: set(party.topics()) == {"t", "other"})
+    topic_id = party.face.handlers[0].topics["t"].topic_id
+
+    def readable(place: int, generation: int, offset: int) -> ReadPartition:
+        bounds = (offset, 0, offset * 100), (offset - 1, 0, offset * 90), 0
+        return ReadPartition(topic_id, 1, place, generation, 0, 3, 2, *bounds)
+
+    def slots() -> list[int]:
+        party.face.pump()
+        partitions = party.face.handlers[0].topics["t"].partitions
+        return [partitions[number].slot_generation for number in range(3)]
+
+    first, second = readable(0, 4, 10), readable(1, 5, 20)
+    party.tell(first)
+    party.face.until(lambda: slots() == [0, 4, 0])
+    party.tell(second)
+    party.face.until(lambda: slots() == [0, 5, 0])
+    # Killed, the coordinator has a successor that publishes the same.
+    party.face.replace(2)
+    party.face.until(lambda: slots() == [0, 5, 0])
+    table = party.face.memory.table()
+    for one in (first, second):
+        now = read_partition(table, table.slots - 1 - one.place)
+        assert (now.topic_id, now.partition, now.generation) == (topic_id, 1, one.generation)
+        assert (now.high_watermark, now.log_end_offset, now.log_start_offset) == (
+            *(one.high_watermark[0], one.high_watermark[0], 2),
+        )
+        assert (now.last_stable_offset, now.leader_epoch, now.flags) == (
+            *(one.last_stable[0], 3, PartitionFlag.PARTITION_LIVE),
+        )
+    # After a take-over nothing may be read until the new owner has made a cut.
+    write_mirror(party.home, MirrorPointer(99, [str(party.mirror)], []))
+    party.face.until(lambda: slots() == [0, 0, 0])
 
 
 def test_a_face_changes_nothing(party: Party) -> None:

@@ -19,10 +19,12 @@ from mpbroker.exporter import metrics_page
 from mpbroker.exporter.client_metrics import ClientMetrics
 from mpbroker.exporter.metrics_page import MetricsPage
 from mpbroker.ipc.process import ProcessContext
+from mpbroker.ipc.standby_lag import StandbyLag, write_lag
 from mpbroker.ipc.topology import EXPORTER, SharedMemory
 from mpbroker.metrics import snapshot
 from mpbroker.metrics.snapshot import Snapshot
 from mpbroker.observe.offset_follower import OffsetFollower
+from shm.clock import boot_ns
 from shm.region import Region
 from tests.exporter.test_metrics_page_text import asked
 from tests.support.polling import PATIENCE_S
@@ -53,6 +55,23 @@ async def test_a_broker_that_has_counted_nothing_has_a_page(metrics: MetricsPage
     page = await metrics.fresh()
     assert page is not None
     assert b"mpbroker_ready 0.0\n" in page.plain
+
+
+async def test_a_standby_tells_how_far_it_is_behind(metrics: MetricsPage, tmp_path: Path) -> None:
+    page = await metrics.fresh()
+    assert page is not None
+    assert b"mpbroker_standby" not in page.plain
+    write_lag(tmp_path, StandbyLag(boot_ns() - 90 * 10**9, 3, 4096, 0))
+    metrics._text = None
+    page = await metrics.fresh()
+    assert page is not None
+    found = dict(line.split() for line in page.plain.splitlines() if line.startswith(b"mpbroker_standby"))
+    assert float(found.pop(b"mpbroker_standby_behind_seconds")) >= 90
+    assert found == {
+        b"mpbroker_standby_behind_entries": b"3.0",
+        b"mpbroker_standby_behind_bytes": b"4096.0",
+        b"mpbroker_standby_cut_age_seconds": b"0.0",
+    }
 
 
 async def test_whoever_asks_at_once_gets_the_same_page(metrics: MetricsPage, looks: list[Region]) -> None:

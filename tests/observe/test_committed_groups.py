@@ -28,6 +28,7 @@ from mpbroker.coordinator.groups.records import (
 )
 from mpbroker.coordinator.runtime.log_records import UnreadableRecord
 from mpbroker.observe.committed_groups import CommittedGroup, CommittedGroups
+from mpbroker.protocol.table_progress import TableNote
 from mpbroker.records.builder import build_batch
 from mpbroker.records.iterate import Batch, iterate_batches
 from mpbroker.records.record import NewRecord
@@ -138,3 +139,13 @@ def test_a_record_that_nobody_can_read() -> None:
     (broken,) = iterate_batches(build_batch([NewRecord(b"", b"\0\1\0", 0)], base_offset=0))
     with pytest.raises(UnreadableRecord):
         CommittedGroups().take(0, broken)
+
+
+def test_the_note_of_a_table_is_that_of_its_last_commit() -> None:
+    groups = CommittedGroups()
+    for name in ("mpbroker.table.lake.orders", "readers"):
+        for rows in (1, 2):
+            value = OffsetValue(rows, -1, TableNote(rows=rows).text(), 0)
+            groups.take(0, batch((OffsetKey(name, "t", 0), value)))
+    assert groups.groups["mpbroker.table.lake.orders"].note == TableNote(rows=2)
+    assert groups.groups["readers"].note is None

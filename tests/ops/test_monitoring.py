@@ -17,6 +17,9 @@ from typing import Any
 import pytest
 
 from mpbroker.ipc.pointer import read_pointer
+from mpbroker.protocol.table_progress import TableNote, group_of
+from mpbroker.reading.group_progress import GroupProgress
+from mpbroker.reading.options import parse_options
 from mpbroker.testing import Broker
 from ops.bench.ports import HOST, free_port
 from ops.docs import dashboard
@@ -34,8 +37,9 @@ ALERT = re.compile(r"^ +- alert: (\w+)$", re.MULTILINE)
 EXPRESSION = re.compile(r"^ +expr: (.+)$", re.MULTILINE)
 # Variables of Grafana, as it fills them in.
 FILLED = {"$__rate_interval": "1m", "$instance": ".*", "$topic": ".*", "$consumergroup": ".*"}
-# Not there before something has failed, or before log directories are measured, twice a minute.
+# A standby's, and not there before something has failed, or log directories are measured, twice a minute.
 LATE = {
+    "mpbroker_standby_behind_seconds",
     "kafka_log_log_size",
     "kafka_server_brokertopicmetrics_failedproducerequests_total",
     "kafka_server_brokertopicmetrics_failedfetchrequests_total",
@@ -113,6 +117,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         with member(running.bootstrap_servers, "readers", topic) as consumer:
             assert consumer.consume(1, timeout=PATIENCE_S)
             consumer.commit(asynchronous=False)
+            options = {"subscribe": topic, "kafka.bootstrap.servers": running.bootstrap_servers}
+            progress = GroupProgress(group_of("lake.orders"), parse_options(options))
+            progress.reached({(topic, 0): 3}, metadata=TableNote(rows=3, committed_ms=1).text())
             yield running
 
 
@@ -150,6 +157,7 @@ def test_prometheus_takes_the_scrape_and_every_expression(prometheus: Prometheus
     committed = prometheus.query('sum(kafka_consumergroup_current_offset{consumergroup="readers"})')
     assert committed[0]["value"][1] == "1"
     assert lag
+    assert prometheus.query('mpbroker_table_rows{table="lake.orders"}')[0]["value"][1] == "3"
     # What needs no history has an answer at once.
     assert found['min(mpbroker_ready{instance=~".*"})'][0]["value"][1] == "1"
     warnings = prometheus.ask("targets/metadata", metric="mpbroker_ready")

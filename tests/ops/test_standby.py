@@ -36,4 +36,5 @@ def test_the_demonstration_loses_nothing_and_leaves_nothing(tmp_path: Path) -> N
     environment = os.environ | {"PATH": path, "TMPDIR": str(tmp_path)}
     done = subprocess.run(["ops/demo/lake.sh"], cwd=ROOT, env=environment, capture_output=True, check=True)
     assert done.stdout.count(b"30000 different records of 30000") == 2
+    assert b"Polars: [(30097, '30098'), (30098, '30099'), (30099, '30100')]" in done.stdout
     assert list(tmp_path.iterdir()) == []

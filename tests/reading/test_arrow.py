@@ -15,8 +15,9 @@ import mpbroker
 from mpbroker.config.extras import pip_install
 from mpbroker.reading.errors import DataLoss, OptionError
 from mpbroker.records.record import NewRecord
+from tests.support.bucket_world import BucketWorld
 from tests.support.programs import ran
-from tests.support.spark_logs import PartitionWriter, checkpoint, fill, new_log_dir
+from tests.support.spark_logs import PartitionWriter, checkpoint, fill, new_log_dir, row_of
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/ARROW.md"
@@ -176,12 +177,16 @@ def orders(tmp_path: Path) -> Path:
         ]
     )
     checkpoint(path, {("orders", 0): writer.next_offset})
+    world = BucketWorld(path, tmp_path)
+    world.publish("orders", row_of(writer))
+    world.cut()
+    world.directory.rename(f"{path}-store")
     return path
 
 
 def test_the_examples_of_the_page_run_as_they_are(orders: Path, capsys: pytest.CaptureFixture[str]) -> None:
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     names: dict[str, object] = {}
     for block in blocks:
         assert "/var/lib/mpbroker" in block
@@ -193,7 +198,9 @@ def test_the_examples_of_the_page_run_as_they_are(orders: Path, capsys: pytest.C
     decoded = names["decoded"].drop("key").group_by("customer").sum()  # type: ignore[attr-defined]
     assert {row["customer"]: row["cents"] for row in decoded.to_dicts()} == expected
     assert names["frame"]["offset"].max() == 7  # type: ignore[index]
-    today, some = names["today"], names["some"]
+    today, some, last = names["today"], names["some"], names["last"]
+    assert isinstance(last, pa.Table)
+    assert last.to_pylist() == [{"partition": 0, "offset_max": 7}]
     assert isinstance(today, pa.Table)
     assert isinstance(some, pa.Table)
     assert today["offset"].to_pylist() == [0, 1, 2, 3]

@@ -145,12 +145,15 @@ def no_spark(shared_spark: SharedSession) -> None:
 
 @pytest.fixture
 def here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Here:
-    """`mpbroker spark …` in this process and on this session; returns the exit code."""
+    """`mpbroker spark …`, or another group's command, in this process and on this session.
+
+    Returns the exit code.
+    """
     monkeypatch.setattr("mpbroker.spark.session", lambda *_, **__: spark)
     monkeypatch.setattr(spark, "stop", lambda: None)
 
-    def run(*arguments: str) -> int:
-        monkeypatch.setattr(sys, "argv", ["mpbroker", "spark", *arguments])
+    def run(*arguments: str, group: str = "spark") -> int:
+        monkeypatch.setattr(sys, "argv", ["mpbroker", group, *arguments])
         with pytest.raises(SystemExit) as raised:
             main.main()
         code = raised.value.code

@@ -9,12 +9,9 @@ import re
 import shutil
 import signal
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-import duckdb
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.dataset as ds  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
@@ -24,11 +21,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from mpbroker.reading.errors import DataLoss
 from spark_integration.jobs import archive as job
-from spark_integration.jobs import iceberg, lake
+from spark_integration.jobs import lake
 from spark_integration.jobs.archive import ArchiveSettings, Slice, archive, cut, where_to_begin, without
 from spark_integration.jobs.compact import compact
 from spark_integration.jobs.frame import JobError, Silent, Source, sentence_of
-from spark_integration.jobs.iceberg import IcebergTarget
 from spark_integration.jobs.lake import Span
 from tests.support.spark_logs import FakeBroker, PartitionWriter, fill
 
@@ -237,103 +233,6 @@ def test_files_that_somebody_changed_are_not_compacted(
     next((settings.target / "data").rglob("topic=b/**/*.parquet")).unlink()
     with pytest.raises(JobError, match="The archive is unchanged"):
         compact(spark, settings.target)
-
-
-# ---- Iceberg
-
-
-def test_a_table_of_iceberg_is_written_once(
-    spark: SparkSession,
-    settings: ArchiveSettings,
-    writers: list[PartitionWriter],
-    fake_broker: FakeBroker,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Killed before the commit, and with a commit of somebody else in between, nothing is there twice."""
-    target = IcebergTarget(f"sqlite:///{tmp_path / 'catalog.db'}", tmp_path / "lake", "lake.records")
-    table = replace(settings, target=target)
-    assert archive(spark, table).records == 90
-    append(writers[:1], fake_broker, 2)
-    files = tmp_path / "lake" / "mpbroker" / "lake.records"
-    leftover = files / "of-a-job-that-was-killed"
-    shutil.copytree(next(files.iterdir()), leftover)
-    (leftover / iceberg.UNCOMMITTED).touch()
-    refused = pytest.raises(JobError, match=r"changed by another program at the same time.*Run the job again")
-    with refused, iceberg.opened(target) as table_of_ours:
-        assert not leftover.exists()
-        place = table_of_ours.new_place()
-        shutil.copy(next(files.rglob("*.parquet")), place / "twice.parquet")
-        stale, theirs = table_of_ours._table(), table_of_ours._table()
-        assert theirs is not None
-        theirs.append(theirs.scan().to_arrow().slice(0, 0))
-        monkeypatch.setattr(table_of_ours, "_table", lambda: stale)
-        table_of_ours.commit(place, [])
-    assert archive(spark, table).records == 20
-    assert archive(spark, table).records == 0
-    with closing(catalog_of(target)) as catalog, duckdb.connect() as database:
-        database.register("records", catalog.load_table("lake.records").scan().to_arrow())
-        found = database.sql('select topic, partition, "offset" from records order by all').fetchall()
-    assert found == once(writers)
-
-
-def add_to_table(target: IcebergTarget, start: int) -> None:
-    """What the job does around Spark's writing."""
-    with iceberg.opened(target) as table:
-        place = table.new_place()
-        pq.write_table(pa.table({"offset": range(start, start + 10)}), place / "part.parquet")
-        table.commit(place, [Span("t", "id", 0, start, start + 10, 10)])
-        table.drop(place)
-
-
-def catalog_of(target: IcebergTarget) -> Any:
-    from pyiceberg.catalog import load_catalog  # Slow to import, and every worker imports this module.
-
-    settings = {"type": "sql", "uri": target.uri, "warehouse": f"file://{target.warehouse}"}
-    return load_catalog("default", **settings)
-
-
-def other_catalog(target: IcebergTarget) -> IcebergTarget:
-    return replace(target, uri=f"{target.uri}.mistyped")
-
-
-def moved_warehouse(target: IcebergTarget) -> IcebergTarget:
-    """To another disk; a link stays, by which the table's paths are still right."""
-    elsewhere = target.warehouse.with_name("elsewhere")
-    target.warehouse.rename(elsewhere)
-    target.warehouse.symlink_to(elsewhere)
-    return target
-
-
-def renamed_table(target: IcebergTarget) -> IcebergTarget:
-    with closing(catalog_of(target)) as catalog:
-        catalog.rename_table(target.table, f"{target.table}_of_last_year")
-    return target
-
-
-@pytest.mark.parametrize("changed", [other_catalog, moved_warehouse, renamed_table])
-def test_files_of_a_table_that_is_not_found_stay(
-    tmp_path: Path, changed: Callable[[IcebergTarget], IcebergTarget]
-) -> None:
-    target = IcebergTarget(f"sqlite:///{tmp_path / 'catalog.db'}", tmp_path / "lake", "lake.records")
-    add_to_table(target, 0)
-    add_to_table(target, 10)
-    files = set((target.warehouse / "mpbroker").rglob("*.parquet"))
-    assert len(files) == 2
-    with iceberg.opened(changed(target)):
-        assert set((target.warehouse / "mpbroker").rglob("*.parquet")) == files
-
-
-def test_files_of_a_job_that_was_killed_behind_its_commit_stay(tmp_path: Path) -> None:
-    target = IcebergTarget(f"sqlite:///{tmp_path / 'catalog.db'}", tmp_path / "lake", "lake.records")
-    add_to_table(target, 0)
-    (file,) = (target.warehouse / "mpbroker").rglob("*.parquet")
-    mark = file.parent / iceberg.UNCOMMITTED
-    assert not mark.exists()
-    mark.touch()
-    with iceberg.opened(target):
-        assert file.exists()
-        assert not mark.exists()
 
 
 # ---- killed anywhere

@@ -11,7 +11,7 @@ import sys
 import zipfile
 from collections.abc import Callable
 from functools import partial
-from itertools import groupby
+from itertools import groupby, product
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.functions import desc, expr
 
+from mpbroker.ipc.table import Partition
 from mpbroker.records.builder import build_batch
 from mpbroker.records.compression import Codec
 from mpbroker.records.markers import COMMIT
@@ -33,10 +34,11 @@ from ops.setup import jvm_reader
 from ops.setup.maven import MissingToolError
 from spark_integration.jvm import jar
 from tests.support import generated_queries
+from tests.support.bucket_world import BucketWorld
 from tests.support.forms import pick, rounds
 from tests.support.generated_queries import Queries, make_expected, make_tables
-from tests.support.partition_model import pairs_of
-from tests.support.partition_walk import LOG_DIR, history, walker
+from tests.support.partition_model import PartitionModel, pairs_of
+from tests.support.partition_walk import LOG_DIR, Content, history, walker
 from tests.support.polling import PATIENCE_S
 from tests.support.programs import ran
 from tests.support.reading_queries import UNCOMMITTED, TransactionalWriter
@@ -122,25 +124,40 @@ def replace(path: Path, content: bytes) -> None:
     fresh.replace(path)
 
 
+class Last(Content):
+    """What the broker of a history says of the partition at its end."""
+
+    def compare_elsewhere(self, _log_dir: Path, published: Partition, _model: PartitionModel) -> None:
+        self.published = published
+
+
 def test_random_histories(spark: SparkSession, tmp_path: Path) -> None:
-    """Both readers get what the model says, of logs that random histories have left."""
+    """Both readers get what the model says, of logs that random histories have left here and in a bucket."""
     log_dir = new_log_dir(tmp_path / "all")
+    bucket = BucketWorld(log_dir, tmp_path)
     ends: dict[tuple[str, int], int] = {}
     starts: dict[tuple[str, int], int] = {}
     committed, everything = [], []
     with walker(tmp_path) as made:
         for seed in range(HISTORIES):
             topic = f"h{seed}"
-            model = made.walk(*history(seed))
+            policy, steps = history(seed)
+            model = made.walk(policy, steps, last := Last())
             shutil.copytree(tmp_path / LOG_DIR / "t-0", log_dir / f"{topic}-0")
-            write_topic_id(log_dir / f"{topic}-0", bytes([1]) * 8 + seed.to_bytes(8, "big"))
+            topic_id = bytes([1]) * 8 + seed.to_bytes(8, "big")
+            write_topic_id(log_dir / f"{topic}-0", topic_id)
+            (bucket.upload if policy == "delete" else bucket.publish)(
+                topic, last.published._replace(topic_id=topic_id)
+            )
             ends[topic, 0], starts[topic, 0] = model.end, model.log_start
             committed += [(topic, *row) for row in pairs_of(model.committed())]
             everything += [(topic, *row) for row in pairs_of(model.records())]
     checkpoint(log_dir, ends, starts)
-    for isolation, wanted in ((COMMITTED, committed), (UNCOMMITTED, everything)):
+    bucket.cut()
+    places = {"log.dir": str(log_dir)}, {"mpbroker.bucket": bucket.url}
+    for place, (isolation, wanted) in product(places, ((COMMITTED, committed), (UNCOMMITTED, everything))):
         for kind in READERS:
-            options = {"log.dir": str(log_dir), "subscribePattern": "h.*", **isolation}
+            options = {**place, "subscribePattern": "h.*", **isolation}
             reader = with_reader(spark.read.format("mpbroker").options(**options), kind)
             frame = reader.load().select("topic", "offset", "key", "value")
             assert (BY_JVM in physical_plan(frame)) == (kind == "jvm")
@@ -148,8 +165,8 @@ def test_random_histories(spark: SparkSession, tmp_path: Path) -> None:
                 (row.topic, row.offset, bytes(row.key), row.value and bytes(row.value))
                 for row in frame.collect()
             ]
-            assert sorted(found) == sorted(wanted), kind
-            if kind == "jvm":
+            assert sorted(found) == sorted(wanted), (kind, place)
+            if kind == "jvm" and (isolation is COMMITTED or place is places[0]):
                 check_edges(frame, [row[:2] for row in wanted])
 
 

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from mpbroker.ipc.standby_lag import StandbyLag
 from mpbroker.protocol.topic_names import METADATA_TOPIC_ID
 from mpbroker.records.batch import checksum
 from mpbroker.remote.cuts.manifest import BUNDLES, shipped_name
-from mpbroker.remote.ledger.entries import digest, entry_name
-from mpbroker.remote.ledger.events import CutsRemoved, Shipped, ShippedRange, SnapshotWritten, StandbySet
+from mpbroker.remote.ledger.entries import Writer, digest, encode_entry, entry_name
+from mpbroker.remote.ledger.events import (
+    CutsRemoved,
+    Shipped,
+    ShippedRange,
+    SnapshotWritten,
+    StandbySet,
+    TakenOver,
+)
 from mpbroker.remote.ledger.lease import StandbyWatch
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.snapshots import Snapshot, encode_snapshot, snapshot_name
@@ -20,11 +29,12 @@ from mpbroker.remote.restore.plan import make_plan
 from mpbroker.remote.restore.shipped import apply_all_shipped
 from mpbroker.remote.store.object_store import StoreError
 from mpbroker.standby.follower import SLEPT_NS, CannotFollow, Follower
+from mpbroker.standby.replica import Replica
 from mpbroker.storage.checkpoints import write_topic_id
 from mpbroker.storage.names import META_PROPERTIES, REMOTE_OWNER
 from tests.support.cut_world import CutWorld, contents
 from tests.support.fault_store import Fault, FaultStore
-from tests.support.ledger_parts import TOPIC_ID
+from tests.support.ledger_parts import TOPIC_ID, read
 
 SEGMENT = f"t-0/{0:020d}.log"
 METADATA = f"__cluster_metadata-0/{0:020d}.log"
@@ -94,6 +104,29 @@ def test_the_mirror_is_the_newest_cut_also_after_cuts_that_nobody_saw(followed: 
         assert followed.mirror() == followed.original()
     followed.again().poll()
     assert followed.mirror() == followed.original()
+
+
+def test_it_tells_what_it_lacks_of_the_ledger(followed: Followed) -> None:
+    follower = followed.follower
+    assert follower.lag == StandbyLag(0, 0, 0, 0)
+    followed.write(SEGMENT, os.urandom(100))
+    followed.world.cut()
+    followed.now_ns = 10**9
+    with patch.object(Mirror, "_download", side_effect=StoreError("away")), pytest.raises(StoreError):
+        follower.poll()
+    entries = follower.reader.seq
+    size = sum(map(len, followed.original().values()))
+    assert follower.lag == StandbyLag(0, entries, size, 0)
+    follower.poll()
+    assert follower.lag == StandbyLag(10**9, 0, 0, followed.world.now_ms)
+    followed.now_ns = 2 * 10**9
+    followed.store.is_down = True
+    with pytest.raises(StoreError):
+        follower.poll()
+    assert follower.lag.caught_up_ns == 10**9
+    followed.store.is_down = False
+    follower.poll()
+    assert follower.lag.caught_up_ns == 2 * 10**9
 
 
 def test_a_cut_that_is_kept_no_longer_is_passed_over(followed: Followed) -> None:
@@ -191,6 +224,35 @@ def shipped(followed: Followed, number: int, name: str, data: bytes, *, as_objec
     inline = b"" if as_object else data
     event = Shipped(number, (one,), inline, object_id, len(data), checksum(data))
     followed.world.ledger.append([event])
+
+
+def test_what_consumers_read_is_a_cut_of_the_generation_that_leads(followed: Followed) -> None:
+    followed.write(METADATA, b"metadata")
+    followed.world.open("0/t-0", TOPIC_ID)
+    followed.world.cut()
+    replica = Replica(followed.log_dirs)
+    mirror = Mirror(followed.store, followed.log_dirs, is_read=True)
+    watch = StandbyWatch(STANDBY, LEASE_MS)
+    parts = LedgerReader(followed.store), followed.store, followed.log_dirs, mirror, watch
+    follower = Follower(*parts, lambda: followed.now_ns, replica=replica)
+    follower.poll()
+    before = followed.mirror()
+    # "first" is no batch: the partition is there, and empty.
+    assert [one.high_watermark for one in follower.partitions or ()] == [(0, 0, 0)]
+    assert follower.readable_of == (1, make_plan(followed.world.objects).manifest.taken_ms)
+    # It is no more than the cut has.
+    shipped(followed, 1, SEGMENT, b"second")
+    follower.poll()
+    assert followed.mirror() == before
+    reader = read(followed.world.objects)
+    body = encode_entry(Writer(2, "other", "start"), reader.seq + 1, reader.digest, 0, [taken_over()])
+    assert followed.world.objects.create(entry_name(reader.seq + 1), body)
+    follower.poll()
+    assert follower.partitions == []
+
+
+def taken_over() -> TakenOver:
+    return TakenOver("cluster", 7, "there", cut_id=bytes(16), by_standby=True)
 
 
 def test_what_was_shipped_after_the_cut_is_in_the_mirror(followed: Followed) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from unittest.mock import patch
 
@@ -41,7 +41,13 @@ def systemd(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
 
 
 def run(follow: Callable[[Notifier], int | None]) -> int | None:
-    with patch.object(process, "follow", lambda _config, _words, notifier: follow(notifier)):
+    def called(
+        _config: BrokerConfig, _words: Sequence[str], notifier: Notifier, *, read_only: bool
+    ) -> int | None:
+        assert not read_only
+        return follow(notifier)
+
+    with patch.object(process, "follow", called):
         return process.run(BrokerConfig(), ["serve"], LogFormat.TEXT)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -13,7 +15,8 @@ import pytest
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
 from mpbroker.coordinator.metadata.metadata_records import build_metadata_batch, encode_record
-from mpbroker.ipc.nodes import NODES_FILE, Nodes
+from mpbroker.ipc.mirror import MIRROR_FILE, MirrorPointer
+from mpbroker.ipc.nodes import NODES_FILE, Node, Nodes
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.replaced_files import read_json
 from mpbroker.protocol.messages import ProducerIdsRecord
@@ -34,9 +37,10 @@ from mpbroker.standby.runner import Runner, Stopped
 from mpbroker.standby.take_over import renew
 from mpbroker.storage.checkpoints import read_epochs, text_of_id, write_epochs
 from mpbroker.storage.directory_layout import read_properties
-from mpbroker.storage.names import FENCED, META_PROPERTIES, REMOTE_OWNER, STANDBY_FACE
+from mpbroker.storage.names import FENCED, META_PROPERTIES, REMOTE_OWNER, REPLICA, STANDBY_FACE
 from mpbroker.supervisor.notify import Notifier
 from tests.support.cut_world import CutWorld, contents
+from tests.support.full_disk import failing_with
 from tests.support.killing_store import Killed
 from tests.support.ledger_parts import TOPIC_ID, ledger_of, read
 
@@ -63,13 +67,21 @@ class World:
             name.parent.mkdir(exist_ok=True)
             name.write_bytes(data)
         write_epochs(second / "t-0", [(3, 0)])
+        self.owner.open("1/t-0", TOPIC_ID)
         self.owner.cut()
 
     def hand_over(self) -> None:
         self.owner.ledger.append([StandbySet(OWN, "host", "", {})])
         self.owner.ledger.append([Released()])
 
-    def runner(self, log_dirs: list[Path] | None = None, node_id: int = OWN, **options: Any) -> Runner:
+    def runner(
+        self,
+        log_dirs: list[Path] | None = None,
+        node_id: int = OWN,
+        *,
+        read_only: bool = False,
+        **options: Any,
+    ) -> Runner:
         config = BrokerConfig(
             log_dirs=tuple(map(str, log_dirs or self.log_dirs)),
             node_id=node_id,
@@ -78,7 +90,7 @@ class World:
             mpbroker_remote_lease_ms=1_000,
             **options,
         )
-        return Runner(config, ["serve"], Notifier())
+        return Runner(config, ["serve"], Notifier(), read_only=read_only)
 
     def check_taken_over(self) -> None:
         """Check that the standby's directories are the owner's, as one take-over makes them."""
@@ -188,6 +200,52 @@ def test_a_take_over_that_is_killed_at_any_step_goes_on(tmp_path: Path) -> None:
     assert at > 10
 
 
+def full(times: int, do: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what finds no room on the disk so many times."""
+    left = iter(range(times))
+
+    def call(*args: Any) -> Any:
+        if next(left, None) is not None:
+            failing_with(errno.ENOSPC)(*args)
+        return do(*args)
+
+    return call
+
+
+def test_a_full_disk_in_a_take_over_is_told_and_it_goes_on_when_there_is_room(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO)
+    world.hand_over()
+    taking = world.runner()
+    statuses: list[str] = []
+    monkeypatch.setattr(taking._notifier, "status", statuses.append)
+    with (
+        patch.object(runner, "finish_directories", full(20, runner.finish_directories)),
+        patch.object(runner, "write_owner_file", full(3, runner.write_owner_file)),
+    ):
+        taking.run()
+    told = [one.getMessage() for one in caplog.records if "the take-over" in one.getMessage()]
+    assert ["No space left" in one for one in told] == [True, False, True, False]
+    assert "may be deleted when it is not missed" in told[0]
+    assert [one.split(": ")[0] for one in statuses] == ["the take-over waits", "the take-over goes on"] * 2
+    world.check_taken_over()
+
+
+def test_what_waits_for_long_is_told_again_and_again(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "NOTE_EVERY_S", 0.0)
+    crash(world)
+    with (
+        patch.object(runner, "set_aside", full(5, runner.set_aside)),
+        unhurried(stop),
+        pytest.raises(Stopped),
+    ):
+        world.runner(world.owner.log_dirs, node_id=1).run()
+    assert sum("this standby waits: [Errno 28]" in one.getMessage() for one in caplog.records) == 5
+
+
 def stop(_face: face.Face) -> None:
     raise Stopped
 
@@ -212,8 +270,9 @@ def test_what_a_former_owner_has_is_set_aside_and_it_follows(world: World) -> No
         at += 1
     assert at > 4
     after = contents(world.owner.log_dirs)
-    kept = {path: data for path, data in after.items() if f"{FENCED}/1/" in path}
-    assert {path.replace(f"{FENCED}/1/", ""): data for path, data in kept.items()} == before
+    (aside,) = (world.owner.log_dirs[0] / FENCED).iterdir()
+    kept = {path: data for path, data in after.items() if f"{FENCED}/{aside.name}/" in path}
+    assert {path.replace(f"{FENCED}/{aside.name}/", ""): data for path, data in kept.items()} == before
     assert f"0/{unfinished(META_PROPERTIES)}" in after
     assert f"1/t-0/{0:020d}.log" in after
     assert f"0/{REMOTE_OWNER}" not in after
@@ -342,3 +401,48 @@ def test_what_reads_as_damage_is_read_anew(world: World) -> None:
     assert polls[0] is polls[1]
     assert polls[1] is not polls[2]
     world.check_taken_over()
+
+
+def test_one_that_is_read_only_serves_what_the_cut_has_and_claims_nothing(world: World) -> None:
+    world.hand_over()
+    told: list[MirrorPointer] = []
+
+    def step(of: face.Face) -> None:
+        found, nodes = (
+            read_json(of.directory / MIRROR_FILE, MirrorPointer),
+            read_json(of.directory / NODES_FILE, Nodes),
+        )
+        assert found is not None
+        assert nodes is not None
+        assert nodes.nodes[-1] == Node(OWN, "a", nodes.nodes[-1].listeners, True)
+        registered = [one for one in read_registrations(world.store) if one.is_replica]
+        told.append(found)
+        if len(told) == 20:
+            assert [(one.broker_id, one.rack, one.generation) for one in registered] == [(OWN, "a", 1)]
+            assert registered[0].readable_ms > 0
+            raise Stopped
+
+    with unhurried(step), pytest.raises(Stopped):
+        world.runner(read_only=True, broker_rack="a").run()
+    (one,) = told[-1].partitions or ()
+    assert (one.topic_id, one.log_dir, one.leader_epoch) == (TOPIC_ID, 1, 3)
+    assert read(world.store).generation == 1
+    # It is gone at once, with its links.
+    assert read_registrations(world.store) == []
+    assert not any((one / REPLICA).exists() for one in world.log_dirs)
+
+
+def test_one_that_is_read_only_leads_nothing_that_it_has(world: World) -> None:
+    world.hand_over()
+    world.runner().run()
+    with pytest.raises(FatalError, match="start it without --read-only"):
+        world.runner(read_only=True).run()
+
+
+def test_a_claim_is_decided_by_a_standby_that_may_lead(world: World) -> None:
+    world.hand_over()
+    with unhurried(stop), pytest.raises(Stopped):
+        world.runner().run()
+    ClaimFile(world.log_dirs[0]).write(new_claim(read(world.store), []))
+    with pytest.raises(FatalError, match="start it without --read-only"):
+        world.runner(read_only=True).run()

@@ -18,7 +18,7 @@ BEHAVIOURS: Mapping[str, Sequence[str]] = {
         *("log/replica_move/meeting", "log/replica_move/moving_fails", "log/replica_move/moving_killed"),
         *("network/acceptor/churn", "security/deaths", "security/resizing", "shm/kills", "shm/wakeups"),
         *("shm/zeroed", "supervisor/full_disk", "supervisor/recovery", "supervisor/workers"),
-        "remote/standby_walk",
+        *("remote/power_cut", "remote/standby_walk"),
     ),
     "partitions whose log starts in an object store": (
         *("inspection/tiered", "log/recovery/tiered", "log/retention/tiered", "reading/tiered"),

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
+from mpbroker.handlers.fetch.preferred_replicas import MARGIN_MS
 from mpbroker.remote.ledger.reader import LedgerReader
+from mpbroker.remote.ledger.registrations import read_registrations
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.store.directory import DirectoryStore
 from ops.bench.brokers import Mpbroker, running
@@ -66,6 +68,21 @@ class Pair:
         eventually(lambda: number in self.state().standbys, "the ledger names the standby")
         admin = AdminClient(at)
         eventually(lambda: len(admin.list_topics(timeout=PATIENCE_S).brokers) == 2, "clients know both")
+
+    def serves_reads(self, number: int) -> None:
+        """Wait until consumers of a replica's rack are sent there for all that is written now."""
+        now_ms = wall_ms() + MARGIN_MS
+
+        def is_there() -> bool:
+            found = [one for one in read_registrations(self.store) if one.is_replica]
+            return any(one.broker_id == number and one.readable_ms > now_ms for one in found)
+
+        eventually(is_there, "the replica has what is written")
+        admin = AdminClient({"bootstrap.servers": self.brokers[self.leader].bootstrap})
+        eventually(
+            lambda: number in admin.list_topics(TOPIC, PATIENCE_S).topics[TOPIC].partitions[0].replicas,
+            "clients know the replica",
+        )
 
     def leads(self, number: int, generation: int) -> None:
         eventually(lambda: self.ledger().generation == generation, "the ledger has another owner")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition
 from mpbroker.remote.cuts.bundles import Opened
 from mpbroker.remote.cuts.cutter import Cut, Cutter, Instants
 from mpbroker.remote.cuts.files import Look, Row
@@ -24,13 +25,17 @@ PROPERTIES = b"version=1\ncluster.id=cluster\nnode.id=1\n"
 
 
 class NoRows(Rows):
-    """No partition is in a table: all are listed each time."""
+    """No partition is in a table, but those of `found`: all others are listed each time."""
 
     def __init__(self) -> None:
-        """There is no table."""
+        """Begin without any."""
+        self.found: dict[str, Row] = {}
 
     def all(self) -> dict[str, Row]:
-        return {}
+        return self.found
+
+    def payload(self, slot: int) -> bytes | None:
+        return next((one.payload for one in self.found.values() if one.slot == slot), None)
 
 
 def instants_of(broker: Broker) -> Instants:
@@ -56,13 +61,23 @@ class CutWorld:
             (one / META_PROPERTIES).write_bytes(PROPERTIES)
         self.objects = MemoryStore()
         self.store = store or self.objects
-        self.broker = Broker(self.log_dirs, NoRows())
+        self.failed = 0
+        self._rows = NoRows()
+        self.broker = Broker(self.log_dirs, self._rows, lambda: self.failed)
         self.ledger: Ledger = ledger_of(self.store, self.log_dirs[0])
         self.ledger.start(STARTED)
         self.read = 0
         self.restored = 0
         self.now_ms = 0
+        self.shipped = 0
         self.again()
+
+    def open(self, path: str, topic_id: bytes) -> None:
+        """Have an empty partition in the table, which nobody appends to."""
+        log_dir, partition = int(path.partition("/")[0]), int(path.rpartition("-")[2])
+        live = PartitionFlag.PARTITION_LIVE
+        now = Partition(topic_id, partition, 1, live, 0, 0, log_dir, *[0] * 8)
+        self._rows.found[path] = Row(1, pack_partition(now), topic_id, partition)
 
     def again(self) -> None:
         """Let the tier be dead and have a successor."""
@@ -76,7 +91,7 @@ class CutWorld:
         found = instants_of(self.broker)(state, known, former)
         self.at_the_instant()
         self.now_ms += 1_000
-        return found._replace(taken_ms=self.now_ms)
+        return found._replace(taken_ms=self.now_ms, shipped=self.shipped)
 
     def at_the_instant(self) -> None:
         """Do what tests replace: what happens right after the pause."""

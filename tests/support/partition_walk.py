@@ -36,6 +36,7 @@ from typing import Any, TypeAlias
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import calls
+from mpbroker.ipc.table import Partition
 from mpbroker.log.compaction.cleaner import Buffers, Cleaner
 from mpbroker.log.compaction.offset_map import OffsetMap
 from mpbroker.log.process import LogProcess
@@ -114,6 +115,9 @@ class Content:
 
     def compare(self, log: bytes, model: PartitionModel) -> None:
         """Compare what is read from all batches of a log with the model. Raises Disagreement."""
+
+    def compare_elsewhere(self, log_dir: Path, published: Partition, model: PartitionModel) -> None:
+        """Compare what is read of the partition in other places than its broker. Raises Disagreement."""
 
 
 class Walk:
@@ -391,6 +395,7 @@ class Walk:
             self._in_place("beside the broker", model.end)
         finally:
             broker.stop()
+        self._content.compare_elsewhere(self.log_dir, self.node.rig.partition(self._target.slot), model)
 
     def _compare_at_rest(self) -> None:
         """Compare what is read in place without a broker: what lies below the checkpointed high watermark."""

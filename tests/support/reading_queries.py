@@ -31,6 +31,11 @@ def query(log_dir: Path | str, topic: str = "t", **options: object) -> ReadOptio
     return parse_options({"log.dir": str(log_dir), "subscribe": topic} | given)
 
 
+def bucket_query(url: str, topic: str = "t", **options: object) -> ReadOptions:
+    given = {name: str(value) for name, value in options.items()}
+    return parse_options({"mpbroker.bucket": url, "subscribe": topic} | given)
+
+
 def planned(options: ReadOptions) -> list[TaskRange]:
     with closing(open_catalog(options)) as catalog:
         tasks: list[TaskRange] = pickle.loads(pickle.dumps(plan(catalog, options)))

@@ -12,6 +12,7 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,6 +127,24 @@ def checkpoint(
     write_offsets(log_dir / LOG_STARTS, starts or {})
 
 
+def row_of(
+    writer: PartitionWriter,
+    bound: Bound | None = None,
+    *,
+    flags: int = PartitionFlag.PARTITION_LIVE,
+    log_start: int | None = None,
+    stable: Bound | None = None,
+    aborted_end: int = 0,
+) -> Partition:
+    """What a broker says of a partition: what is readable, by default all that was written, and stable."""
+    bound = bound or writer.end
+    start = writer.log_start if log_start is None else log_start
+    return Partition(
+        *(writer.topic_id, writer.partition, 1, flags, 1, 0, 0, start),
+        *(*bound, *(stable or bound), writer.next_offset, aborted_end),
+    )
+
+
 class FakeBroker:
     """Locks, a public region and a pointer to it, as of a broker that runs until `stop`.
 
@@ -148,37 +167,10 @@ class FakeBroker:
         self._pointer.write_text(json.dumps({"runtime_dir": str(self.runtime_dir), "pid": 1, "node_id": 1}))
         self._slots: dict[tuple[bytes, int], int] = {}
 
-    def publish(
-        self,
-        writer: PartitionWriter,
-        bound: Bound | None = None,
-        *,
-        flags: int = PartitionFlag.PARTITION_LIVE,
-        log_start: int | None = None,
-        stable: Bound | None = None,
-        aborted_end: int = 0,
-    ) -> None:
-        """Makes everything below the bound readable, by default all that was written; all of it is stable."""
+    def publish(self, writer: PartitionWriter, bound: Bound | None = None, **given: Any) -> None:
+        """Makes everything below the bound readable (`row_of`)."""
         slot = self._slots.setdefault((writer.topic_id, writer.partition), len(self._slots))
-        bound = bound or writer.end
-        start = writer.log_start if log_start is None else log_start
-        self.publish_slot(
-            Partition(
-                writer.topic_id,
-                writer.partition,
-                1,
-                flags,
-                1,
-                0,
-                0,
-                start,
-                *bound,
-                *(stable or bound),
-                writer.next_offset,
-                aborted_end,
-            ),
-            slot,
-        )
+        self.publish_slot(row_of(writer, bound, **given), slot)
 
     def publish_slot(self, partition: Partition, slot: int = 0) -> None:
         """Publish what another partition table has."""

@@ -466,7 +466,7 @@ class Owner:
                 self.word.until_ns = NEVER
         if self.given is None and not self.is_stopping and world.happens(0.2):
             found = read_registrations(self.broker.store)
-            gone = self.leadership.follow(found, self._append)
+            gone = self.leadership.follow(found, self._append, self.started)
             self.broker.store.delete(map(registration_name, gone))
         if self.given is not None or self._has_news() or self.leadership.is_due or self.is_stopping:
             self._ship()
@@ -480,8 +480,8 @@ class Owner:
 
     def _start(self) -> None:
         ledger, ends = self.ledger, self._ends()
-        started = Started("cluster", self.broker.broker_id, "host", lease_ms=LEASE_MS)
-        ledger.start(started)
+        self.started = Started("cluster", self.broker.broker_id, "host", lease_ms=LEASE_MS)
+        ledger.start(self.started)
         expect(self.world.truth.is_history(ledger), "a start was written that is not in the ledger")
         self.shipped = list(map(len, records_of(ledger.state)))
         for at, end in zip(self.shipped, ends, strict=True):
@@ -489,7 +489,7 @@ class Owner:
         opens_at_ledger_end = self.world.ships and self.rules.opens_at_ledger_end
         self.finished = list(self.shipped) if opens_at_ledger_end else ends
         self.has_started = True
-        self.leadership.begin(ledger, started)
+        self.leadership.begin(ledger, self.started)
         if TOPIC_ID not in ledger.state.topics:
             self._append([TOPIC])
 

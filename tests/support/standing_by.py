@@ -18,6 +18,13 @@ def stand_by(world: TierWorld, broker_id: int = STANDBY, beat: int = 1) -> None:
     world.renewing.look()
 
 
+def serve_reads(world: TierWorld, broker_id: int, beat: int, generation: int, readable_ms: int) -> None:
+    addresses = {"PLAINTEXT": ("there", 9092)}
+    replica = True, generation, readable_ms
+    register(world.memory_store, Registration(broker_id, "there", "a", addresses, 0, beat, *replica))
+    world.renewing.look()
+
+
 def faults(world: TierWorld) -> FaultStore:
     assert isinstance(world.store, FaultStore)
     return world.store

@@ -122,7 +122,11 @@ class TierWorld:
             *(memory.table(), memory.sizes.log_workers, config.log_dirs, self.topics),
             lambda topic_id: self.work.state is not None and topic_id in self.work.state.topics,
         )
-        leadership = Leadership(memory.leading(), self.context.counters, clock_ns=lambda: self.now_ns)
+        leadership = Leadership(
+            *(memory.leading(), self.context.counters),
+            clock_ns=lambda: self.now_ns,
+            replicated=lambda ms: memory.words("readable").store(0, ms),
+        )
         self.work = TierWork(
             *(config, CLUSTER, self.topics, places, memory.words("remote"), self.context.counters),
             leadership,

@@ -39,6 +39,7 @@ def serve(
     check_only: bool,
     follow: Path | None = None,
     standby: bool = False,
+    read_only: bool = False,
 ) -> int:
     """Run the broker and return its exit code. Raises CliError.
 
@@ -48,6 +49,8 @@ def serve(
     format.
     """
     words = _words(config_file, overrides, flags, log_format)
+    if read_only and not standby:
+        raise CliError("--read-only needs --standby: it follows another broker", USAGE_ERROR)
     # The standby that has started a face has warned already.
     warns = follow is None
     if follow is not None:
@@ -70,6 +73,7 @@ def serve(
             check_only=check_only,
             warns=warns,
             words=words if standby else None,
+            read_only=read_only,
         )
     except CliError as error:
         if is_text:
@@ -121,6 +125,7 @@ def _serve(
     check_only: bool,
     warns: bool,
     words: Sequence[str] | None,
+    read_only: bool,
 ) -> int:
     """Run the broker; if `words` are given, after it was a standby whose face has these words.
 
@@ -148,7 +153,7 @@ def _serve(
     if words is not None:
         from mpbroker.standby.process import run as stand_by
 
-        if (code := stand_by(config, words, log_format)) is not None:
+        if (code := stand_by(config, words, log_format, read_only=read_only)) is not None:
             return code
         # It leads with the settings that it has followed with: a take-over is no time for new ones.
     from mpbroker.supervisor.main import run

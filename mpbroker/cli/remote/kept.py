@@ -73,7 +73,7 @@ class _Reason(NamedTuple):
 
 
 def kept(partition: Partition, retention: Retention, tier: Tier) -> Iterator[Kept]:
-    """Yield why the local segments stay; neighbours with the same reason together."""
+    """Yield the reasons why local segments stay, one for neighbours that share it."""
     segments = partition.segments
     ends = [*(one.base for one in segments[1:]), max(partition.last_stable_offset, 0)]
     total = sum(one.size for one in segments)

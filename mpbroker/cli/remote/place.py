@@ -45,7 +45,7 @@ def opened(here: LocalBroker, url: str | None) -> tuple[str, ObjectStore]:
 
 @contextmanager
 def said_of_store() -> Iterator[None]:
-    """Say the failures of a store or of its ledger as those of the command."""
+    """Turn the errors of a store or of its ledger into CliError."""
     try:
         yield
     except StoreError as error:

@@ -13,6 +13,8 @@ from mpbroker.cli.remote.place import asked
 from mpbroker.cli.text.output import counted, print_groups, print_json, print_table
 from mpbroker.cli.text.sizes import binary_size
 from mpbroker.client.times import format_time
+from mpbroker.ipc.nodes import NODES_FILE, Nodes
+from mpbroker.ipc.replaced_files import read_json
 from mpbroker.remote.ledger.entries import LedgerDamaged
 from mpbroker.remote.ledger.owner import OwnerDamaged, read_owner
 from mpbroker.remote.ledger.reader import LedgerReader
@@ -30,7 +32,8 @@ LEDGER_TIMEOUT_MS: Final = 5_000
 def status(here: LocalBroker, *, as_json: bool) -> None:
     """Print the state of the tier, and the last entry of its ledger."""
     found = asked(here)
-    found |= _owner(Path(found["log_dirs"][0])) | _ledger(found["url"])
+    directory = Path(found["log_dirs"][0])
+    found |= _owner(directory) | _ledger(found["url"]) | {"replicas": _replicas(directory)}
     if as_json:
         print_json(found)
     else:
@@ -47,6 +50,12 @@ def _owner(directory: Path) -> dict[str, Any]:
     return {"owner": owner.nonce, "generation": owner.generation, "standbys": owner.standbys}
 
 
+def _replicas(directory: Path) -> list[int]:
+    """Return the brokers that serve reads, as clients are told of them."""
+    nodes = read_json(directory / NODES_FILE, Nodes)
+    return [one.id for one in nodes.nodes if one.is_replica] if nodes is not None else []
+
+
 def _ledger(url: str) -> dict[str, Any]:
     """Return the last entry, as the store has it; the reason if it cannot be read from here."""
     try:
@@ -57,7 +66,19 @@ def _ledger(url: str) -> dict[str, Any]:
     return {"last_entry": reader.seq, "last_entry_ms": None if reader.last is None else reader.last.time_ms}
 
 
+def _of_standby(found: Mapping[str, Any], now_ms: int) -> Mapping[str, Any]:
+    lag, since = found["standby"], "the mirror has never had all of the ledger"
+    if lag["behind_s"] >= 0:
+        since = f"the mirror had all of the ledger {lag['behind_s']:,.0f} s ago"
+    lacks = f"{counted(lag['entries'], 'entry', 'entries')}, {binary_size(lag['size'])} to be downloaded"
+    cut = _since(lag["cut_ms"], now_ms) if lag["cut_ms"] else "none"
+    return {"state": f"stands by: {since}", "lacks": lacks, "ledger": _entry(found, now_ms), "cut": cut}
+
+
 def _groups(found: Mapping[str, Any], now_ms: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if found["standby"] is not None:
+        yield found["url"], _of_standby(found, now_ms)
+        return
     store: dict[str, Any] = {"state": f"{found['state']}: {found['status']}"}
     if found["down_since_ms"] is not None:
         store["down since"] = _since(found["down_since_ms"], now_ms)
@@ -65,10 +86,9 @@ def _groups(found: Mapping[str, Any], now_ms: int) -> Iterator[tuple[str, Mappin
         store["last error"] = found["last_error"]
     store["owner"] = f"{found['owner']}, generation {found['generation']}"
     store["leads"] = _lease(found)
-    if "ledger_error" in found:
-        store["ledger"] = f"cannot be read by this command: {found['ledger_error']}"
-    elif found["last_entry_ms"] is not None:
-        store["ledger"] = f"entry {found['last_entry']:,}, {_since(found['last_entry_ms'], now_ms)}"
+    if found["replicas"]:
+        store["serve reads"] = ", ".join(f"broker {one}" for one in found["replicas"])
+    store["ledger"] = _entry(found, now_ms)
     store["has"] = _segments(found, "")
     store["waits for upload"] = _segments(found, "pending_")
     if found["pending_since_ms"] is not None:
@@ -87,6 +107,14 @@ def _groups(found: Mapping[str, Any], now_ms: int) -> Iterator[tuple[str, Mappin
             f"{found['cache_hits']:,} hits",
         },
     )
+
+
+def _entry(found: Mapping[str, Any], now_ms: int) -> str:
+    if "ledger_error" in found:
+        return f"cannot be read by this command: {found['ledger_error']}"
+    if found["last_entry_ms"] is None:
+        return "has no entry"
+    return f"entry {found['last_entry']:,}, {_since(found['last_entry_ms'], now_ms)}"
 
 
 def _cut(found: Mapping[str, Any], now_ms: int) -> str:

@@ -10,7 +10,6 @@ from mpbroker.cli.flags import ClusterAddress
 from mpbroker.cli.host.local_broker import by_address
 from mpbroker.cli.remote.place import answered, said_of_store
 from mpbroker.cli.text.output import print_json, print_table
-from mpbroker.client.errors import ClientError
 from mpbroker.client.times import format_time
 from mpbroker.config.remote import UNDELETED
 from mpbroker.protocol.printable import printable
@@ -18,11 +17,10 @@ from mpbroker.protocol.uuids import uuid_text
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.state import RemoteState, RemoteTopic
 from mpbroker.remote.store.opening import StoreRefused, open_store
-from mpbroker.remote.tier.undeletion import end_of
+from mpbroker.remote.tier.undeletion import end_of, start_of
 
 # Each partition's directory needs a request to the store.
 TIMEOUT_S: Final = 300.0
-_DELETION_S: Final = 30.0
 
 
 def undelete(where: ClusterAddress, name: str, topic_id: str | None, *, as_json: bool) -> None:
@@ -40,12 +38,7 @@ def undelete(where: ClusterAddress, name: str, topic_id: str | None, *, as_json:
         topic = _chosen(reader.state, name, topic_id)
         configs = {**topic.settings, UNDELETED: uuid_text(topic.topic_id)}
         client.create_topic(name, topic.partitions, 1, configs, TIMEOUT_S)
-        rows, starts = _rows(reader.state, topic), _starts(reader.state, topic)
-        if starts:
-            failed: list[ClientError] = []
-            client.delete_records(client.topic(name), starts, _DELETION_S, failed)
-            if failed:
-                raise CliError(f"{name} is back, with records that were deleted: {failed[0]}")
+    rows = _rows(reader.state, topic)
     if as_json:
         print_json([dict(zip(("partition", "start", "end", "bytes"), row, strict=True)) for row in rows])
         return
@@ -79,16 +72,7 @@ def _when(topic: RemoteTopic) -> str:
 def _rows(state: RemoteState, topic: RemoteTopic) -> list[list[int]]:
     rows = []
     for number in range(topic.partitions):
-        segments, end = state.segments_of(topic.topic_id, number), end_of(state, topic.topic_id, number)
-        start = max(segments[0].base if segments else end, state.log_starts.get((topic.topic_id, number), 0))
-        rows.append([number, start, end, sum(one.size for one in segments)])
+        key = topic.topic_id, number
+        size = sum(one.size for one in state.segments_of(*key))
+        rows.append([number, start_of(state, *key), end_of(state, *key), size])
     return rows
-
-
-def _starts(state: RemoteState, topic: RemoteTopic) -> dict[int, int]:
-    """Return, by partition, the log starts within a segment, left by DeleteRecords or retention."""
-    return {
-        number: start
-        for number, start, _, _ in _rows(state, topic)
-        if (segments := state.segments_of(topic.topic_id, number)) and start > segments[0].base
-    }

@@ -24,7 +24,7 @@ from mpbroker.cli.text.output import counted, print_json, print_table
 from mpbroker.reading.errors import OptionError
 
 if TYPE_CHECKING:
-    from mpbroker.spark.jobs import ArchiveSettings, Audit, IcebergTarget, Source
+    from mpbroker.spark.jobs import ArchiveSettings, Audit, Source
 
 spark_app = App(no_args_is_help=True)
 
@@ -90,15 +90,6 @@ def spark_archive(
     file_mb: Annotated[
         int, option("--file-mb", "N", "How large compacted files get.", min=1, callback=INT)
     ] = 128,
-    form: Annotated[
-        str, option("--format", "parquet|iceberg", "Directories, or a table of a catalog.")
-    ] = "parquet",
-    catalog: Annotated[
-        str | None, option("--catalog", "URI", "Of Iceberg; default: sqlite:///DIR/catalog.db.")
-    ] = None,
-    table: Annotated[
-        str, option("--table", "NAMESPACE.NAME", "Of Iceberg; made if need be.")
-    ] = "mpbroker.records",
     records_per_run: Annotated[
         int, option("--records-per-run", "N", "Records that are committed at once.", min=1, callback=LONG)
     ] = 20_000_000,
@@ -115,12 +106,11 @@ def spark_archive(
     source = _source(topics, pattern, log_dir, bootstrap, option, fail_on_data_loss=fail_on_data_loss)
     from mpbroker.spark import jobs
 
-    target = _target(form, to, catalog, table, compacts=compact)
     try:
         columns = tuple(jobs.partitioning(partition_by))
     except jobs.JobError as error:
         raise CliError(str(error), USAGE_ERROR) from error
-    settings = jobs.ArchiveSettings(source, target, columns, records_per_run)
+    settings = jobs.ArchiveSettings(source, to, columns, records_per_run)
     _archive(settings, master, file_mb if compact else None, as_json=json)
 
 
@@ -153,7 +143,7 @@ def spark_replay(
     job of the same name has written are skipped, except those of the step in which it was killed;
     --exactly-once skips these, too.
     """
-    _needs_spark()
+    needs_spark()
     from mpbroker.spark import jobs
 
     settings = jobs.ReplaySettings(
@@ -306,7 +296,7 @@ def _source(
     fail_on_data_loss: bool,
 ) -> Source:
     """Return the source that the flags name. Check it before Spark's slow start. Raises CliError."""
-    _needs_spark()
+    needs_spark()
     from mpbroker.spark.jobs import Source
 
     options = _options(extra)
@@ -334,28 +324,6 @@ def _options(given: list[str] | None) -> dict[str, str]:
             raise CliError(f"--option is KEY=VALUE, not '{one}'", USAGE_ERROR)
         options[name] = value
     return options
-
-
-def _target(
-    form: str, directory: Path, catalog: str | None, table: str, *, compacts: bool
-) -> Path | IcebergTarget:
-    """Return the target of an archive: a directory for Parquet, or an Iceberg table. Raises CliError."""
-    if form == "parquet":
-        if catalog is not None:
-            raise CliError("--catalog is for --format iceberg", USAGE_ERROR)
-        return directory
-    if form != "iceberg":
-        raise CliError(f"--format is parquet or iceberg, not '{form}'", USAGE_ERROR)
-    if compacts:
-        raise CliError(
-            "--compact is for --format parquet: an Iceberg table's own tools compact it", USAGE_ERROR
-        )
-    if "." not in table:
-        raise CliError(f"--table is NAMESPACE.NAME, not '{table}'", USAGE_ERROR)
-    from mpbroker.spark.jobs import IcebergTarget
-
-    uri = catalog or f"sqlite:///{(directory / 'catalog.db').absolute()}"
-    return IcebergTarget(uri, directory, table)
 
 
 def _sessions_target(
@@ -431,8 +399,7 @@ def _archive(settings: ArchiveSettings, master: str | None, compact_mb: int | No
     """Run the archive job; compact afterwards, unless `compact_mb` is None. Raises CliError."""
     from mpbroker.spark import jobs
 
-    target = settings.target
-    where = str(target / "data") if isinstance(target, Path) else f"table {target.table} of {target.uri}"
+    where = str(settings.target / "data")
     began = time.monotonic()
     with running("archive", master, as_json=as_json) as (spark, notice):
         done = jobs.archive(spark, settings, notice)
@@ -448,8 +415,8 @@ def _archive(settings: ArchiveSettings, master: str | None, compact_mb: int | No
                 "compacted": None,
             },
         )
-        if compact_mb is not None and isinstance(target, Path):
-            made = jobs.compact(spark, target, compact_mb << 20, notice)
+        if compact_mb is not None:
+            made = jobs.compact(spark, settings.target, compact_mb << 20, notice)
             notice.end(
                 f"{counted(made.files_before, 'file')} of {counted(made.runs, 'run')} compacted to "
                 f"{counted(made.files_after, 'file')}"
@@ -459,7 +426,7 @@ def _archive(settings: ArchiveSettings, master: str | None, compact_mb: int | No
             )
 
 
-def _needs_spark() -> None:
+def needs_spark() -> None:
     """Check that PySpark and PyArrow are installed. Raises CliError."""
     from importlib.util import find_spec
 

@@ -1,9 +1,9 @@
-// Consumer groups: lag over time, members, offsets by partition.
+// Consumer groups: lag over time, members, offsets by partition. Tables, which have a group each.
 
 import { ApiError, get } from "./api.js";
 import { field, form } from "./dialog.js";
 import { fact, h, option, replace, setText } from "./dom.js";
-import { NOTHING, count, counted, short, timeFor, zone } from "./format.js";
+import { NOTHING, bytes, count, counted, short, stamp, timeFor, zone } from "./format.js";
 import { missing } from "./missing.js";
 import { bar, Plot, spark } from "./plot.js";
 import { Table } from "./table.js";
@@ -43,8 +43,21 @@ export class Groups {
         { key: "trend", title: "Lag over time", cell: (row) => spark(row.history.map((one) => one[1]), { colour: 3 }), name: "trend" },
       ],
     });
+    this.tables = new Table({
+      label: "Tables", key: (row) => row.table, sorted: "table", descending: false,
+      columns: [
+        { key: "table", title: "Table", cell: (row) => h("a", { href: link(row.group) }, row.table), sort: (row) => row.table, wide: true },
+        { key: "topics", title: "Topic", cell: (row) => row.topics.join(", "), from: "m", name: "clip" },
+        { key: "rows", title: "Rows", align: "end", cell: (row) => count(row.rows), sort: (row) => row.rows },
+        { key: "size", title: "Size", align: "end", cell: (row) => `${bytes(row.bytes)} in ${counted(row.files, "file")}`, sort: (row) => row.bytes, from: "m" },
+        { key: "lag", title: "Lag", align: "end", cell: (row) => count(row.lag), sort: (row) => row.lag },
+        { key: "errors", title: "Error rows", hint: "Since the tables job began", align: "end", cell: (row) => count(row.error_rows), sort: (row) => row.error_rows },
+        { key: "committed", title: "Committed", cell: (row) => (row.problem ? h("span", { class: "bad" }, row.problem) : stamp(row.committed_ms || null)), sort: (row) => row.committed_ms },
+      ],
+    });
+    this.ofTables = h("section", { class: "card", hidden: true }, h("header", null, h("h3", null, "Tables")), this.tables.element);
     this.element = h("div", { class: "view" }, h("div", { class: "title" }, h("h1", null, "Consumer groups")),
-      this.place, h("div", { class: "tools" }, this.search), this.said, this.legend, h("section", { class: "card" }, this.table.element));
+      this.place, this.ofTables, h("div", { class: "tools" }, this.search), this.said, this.legend, h("section", { class: "card" }, this.table.element));
   }
 
   live() { this.refresh(); }
@@ -55,6 +68,8 @@ export class Groups {
       const found = await get("groups", { q: this.search.value });
       if (turn !== this.turn) return;
       this.table.update(found.rows);
+      this.tables.update(found.tables);
+      this.ofTables.hidden = !found.tables.length;
       this.draw(found.rows.slice(0, PLOTTED));
       this.legend.hidden = !found.rows.some((row) => row.uncommitted > 0);
       setText(this.said, found.found > found.rows.length ? `${count(found.rows.length)} of ${count(found.found)} groups, those with the most lag: search for others` : counted(found.found, "group"));

@@ -32,11 +32,6 @@ from mpbroker.security.acls import Acl
 from shm.word import Words
 
 
-def slotless(partitions: int) -> PartitionSlots:
-    """Return partitions that are not open: they have generation 0, which no slot has."""
-    return PartitionSlots.of(PartitionImage(number, 0, 0) for number in range(partitions))
-
-
 class Announcer(BulletinWriter):
     """The writer of the handlers' bulletin.
 
@@ -53,6 +48,7 @@ class Announcer(BulletinWriter):
         self.topics: dict[bytes, Topic] = {}
         self.announced: dict[bytes, Topic] = {}
         self.nodes: Nodes | None = None
+        self._readable: Mapping[bytes, PartitionSlots] = {}
         self._request_quotas = request_quotas
         self._cluster_id = cluster_id
         self._node_id = node_id
@@ -83,10 +79,25 @@ class Announcer(BulletinWriter):
         self.then(then)
 
     def follow(self, topics: Mapping[bytes, Topic]) -> None:
-        """Announce these topics in place of all others, as those of another broker: none has a slot here."""
+        """Announce these topics in place of all others, as those of another broker."""
         self.topics = dict(topics)
-        self.slots = {topic_id: slotless(topic.partitions) for topic_id, topic in topics.items()}
+        self.slots = {topic_id: self._read_slots(topic) for topic_id, topic in topics.items()}
         self.replaced()
+
+    def follow_slots(self, slots: Mapping[bytes, PartitionSlots]) -> None:
+        """Announce with which slots consumers may read topics of another broker."""
+        self._readable = slots
+        for topic in self.topics.values():
+            self.opened(topic, self._read_slots(topic))
+
+    def _read_slots(self, topic: Topic) -> PartitionSlots:
+        """Return the slots of another broker's topic.
+
+        Partitions that cannot be read here have generation 0, which no slot has.
+        """
+        found: Mapping[int, PartitionImage] = self._readable.get(topic.topic_id) or {}
+        none = PartitionImage(0, 0, 0)
+        return PartitionSlots.of(found.get(number, none) for number in range(topic.partitions))
 
     def quotas_changed(self, entities: list[Entity]) -> None:
         self._quotas.update(dict.fromkeys(entities))

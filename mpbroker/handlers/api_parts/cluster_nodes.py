@@ -18,7 +18,7 @@ def cluster_nodes(context: RequestContext) -> list[ClusterNode]:
     """Return this broker and, in a cluster with a standby, all others that have the client's listener."""
     broker = context.broker
     address, metadata = broker.advertised(context), broker.metadata
-    found = [ClusterNode(metadata.node_id, address.host, address.port)]
+    found = [ClusterNode(metadata.node_id, address.host, address.port, broker.config.broker_rack)]
     if metadata.nodes is not None:
         listener = broker.process.listener(context.slot.listener).listener.name
         found += [

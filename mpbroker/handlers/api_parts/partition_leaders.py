@@ -26,3 +26,8 @@ def leader_of(broker: Broker, topic: Topic, number: int) -> tuple[int, int]:
     )
     # The log process has the epoch from leader-epoch-checkpoint; Fetch and ListOffsets check clients' epochs.
     return NO_LEADER if offline else leader, 0 if now is None else now.leader_epoch
+
+
+def replicas_of(broker: Broker) -> list[int]:
+    """Return the brokers that have a partition: the leader, and the replicas that serve reads of it."""
+    return [broker.metadata.leader_id, *broker.metadata.replicas]

@@ -4,10 +4,14 @@ This is the slow path, for fetches that the native turn could not answer at once
 mpbroker/handlers/hot_path/fetch.pxd). Only here do fetches wait: up to `max_wait_ms` for `min_bytes`.
 
 Topics are named up to v12, and have ids from v13. From v7 on a session has the partitions that a fetch asks
-for, and determines which of them are in the response (mpbroker/handlers/fetch/fetch_sessions.py). There are
-no followers: a client that fetches as a follower needs ClusterAction, and gets NOT_LEADER_OR_FOLLOWER. The
-last batch of a slice may be cut off; clients ignore a part of a batch. (Kafka: KafkaApis.handleFetchRequest,
-ReplicaManager.fetchMessages, DelayedFetch.)
+for, and determines which of them are in the response (mpbroker/handlers/fetch/fetch_sessions.py). Nobody
+follows by Fetch: a client that fetches as a follower needs ClusterAction, and gets NOT_LEADER_OR_FOLLOWER.
+The last batch of a slice may be cut off; clients ignore a part of a batch. (Kafka:
+KafkaApis.handleFetchRequest, ReplicaManager.fetchMessages, DelayedFetch.)
+
+From v11 on a consumer may name its rack (KIP-392). The leader names a replica there that has what it asks for
+(mpbroker/handlers/fetch/preferred_replicas.py). A replica answers what it has, and OFFSET_NOT_AVAILABLE
+otherwise: consumers go back to the leader then.
 
 Offsets below the first local segment of a tiered partition are read from windows that the tier brings from
 the object store. Only a fetch that has nothing else to answer with waits for them, for up to
@@ -19,6 +23,7 @@ A fetch of very many partitions is worked on in pieces, between other requests.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Generator
 from contextlib import suppress
 from typing import NamedTuple
@@ -47,7 +52,7 @@ from mpbroker.handlers.requests.responses import FileSlice
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import PartitionImage
 from mpbroker.ipc.slots import SlotFlag
-from mpbroker.ipc.table import Partition, read_partition
+from mpbroker.ipc.table import Partition, PartitionFlag, read_partition
 from mpbroker.protocol.api_keys import ApiKey
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.headers import encode_response_frame_in_pieces
@@ -71,6 +76,7 @@ from shm.table import SlotBusy
 log = logging.getLogger("mpbroker.handlers")
 
 FIRST_FLEXIBLE_VERSION = 12
+FIRST_VERSION_WITH_RACK = 11
 # KIP-951: a client that asks the wrong broker, or too early, gets the leader in the response.
 FIRST_VERSION_WITH_LEADER = 16
 WITH_LEADER = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
@@ -151,6 +157,8 @@ class Fetch:
         self.refused: set[str] = set()
         self.request: FetchRequest = context.body
         self.is_follower = replica_of(self.request) >= 0
+        # Whether a replica answers, and may do so: as Kafka's, it serves no clients that know of no racks.
+        self.is_replica = context.broker.readers.is_replica and context.version >= FIRST_VERSION_WITH_RACK
         self.limit = min(self.request.max_bytes, context.broker.config.fetch_max_bytes)
         if context.broker.throttling.on:
             # A larger response would exceed the quota, and do so again the next time.
@@ -413,6 +421,9 @@ class Fetch:
         match error:
             case SegmentGone():
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            case FileNotFoundError() if self.context.broker.readers.is_replica:
+                # Two cuts were applied since the handler has learned of these links.
+                code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             case OffsetOutOfRange():
                 code = ErrorCode.OFFSET_OUT_OF_RANGE
             case RangeDamaged():
@@ -442,15 +453,8 @@ class Fetch:
             return Read(refused(index, found))
         assert isinstance(topic, Topic)
         image, now = found
-        if not broker.leading.leads():
-            return Read(refused(index, ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        problem = self._refusal(wanted, now)
-        if problem is not None:
-            answer = refused(index, problem)
-            if self.context.version >= FIRST_VERSION_WITH_LEADER and problem in WITH_LEADER:
-                node = broker.metadata.node_id
-                answer.current_leader = FetchResponse.LeaderIdAndEpoch(node, now.leader_epoch)
-            return Read(answer)
+        if (refusal := self._refused(wanted, now)) is not None:
+            return refusal
         parted = self._parted(topic, wanted, now)
         if parted is not None:
             return Read(self._answer_of(index, now, parted), more=True)
@@ -469,9 +473,13 @@ class Fetch:
                 ask.offset, ask.most, bound, min_one_batch=first, wait=self._has_lost_patience()
             )
         except NotResident as cold:
+            if (away := self._sent_away(answer, image, now, os.fstat(cold.fd))) is not None:
+                return away
             self._prefetch(cold)
         except OffsetOutOfRange:
             # The offset is below the first local segment.
+            if self.is_replica:
+                return Read(refused(index, ErrorCode.OFFSET_NOT_AVAILABLE))
             segment = self._remote_segment(topic, image, now, ask.offset)
             if segment is None:
                 raise
@@ -485,6 +493,11 @@ class Fetch:
             # Compaction has left no record from the offset on: the next segment has the next one.
             return self._read(topic, wanted, budget, first, next_offset)
         if piece is not None:
+            if self.request.rack_id:
+                file = os.stat(piece.path)  # noqa: PTH116 - for each fetch
+                away = self._sent_away(answer, image, now, file)
+                if away is not None:
+                    return away
             if self.request.isolation_level == READ_COMMITTED:
                 aborted = reader.aborted(ask.offset, piece, bound, now.aborted_end)
             # The turn can answer the next fetch.
@@ -497,6 +510,47 @@ class Fetch:
                 now.log_dir,
             )
         return self._found(answer, image, bound, piece, aborted)
+
+    def _refused(self, wanted: Wanted, now: Partition) -> Read | None:
+        """Return the answer with an error if this broker may not read the log for the client, else None."""
+        broker = self.context.broker
+        if not (self.is_replica or broker.leading.leads()):
+            return Read(refused(wanted.partition, ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        problem = self._refusal(wanted, now)
+        if self.is_replica and self._is_behind(wanted, now, problem):
+            problem = ErrorCode.OFFSET_NOT_AVAILABLE
+        if problem is None:
+            return None
+        answer = refused(wanted.partition, problem)
+        names_leader = self.context.version >= FIRST_VERSION_WITH_LEADER and not self.is_replica
+        if names_leader and problem in WITH_LEADER:
+            node = broker.metadata.node_id
+            answer.current_leader = FetchResponse.LeaderIdAndEpoch(node, now.leader_epoch)
+        return Read(answer)
+
+    def _is_behind(self, wanted: Wanted, now: Partition, problem: ErrorCode | None) -> bool:
+        """Return whether a replica has no record at the offset, or does not know the leader's epoch, yet."""
+        bound = bound_of(now, self.request.isolation_level)
+        is_beyond = problem is None and wanted.fetch_offset >= bound.offset
+        return is_beyond or problem == ErrorCode.UNKNOWN_LEADER_EPOCH
+
+    def _sent_away(
+        self, answer: Answer, image: PartitionImage, now: Partition, file: os.stat_result
+    ) -> Read | None:
+        """Return the answer that names a replica to read the segment of `file` from; None: read it here.
+
+        Replicas lack what the object store has.
+        """
+        if now.flags & PartitionFlag.PARTITION_TIERED:
+            return None
+        connection = self.context.slot.connection
+        replica = self.context.broker.preferred.find(
+            self.request.rack_id, connection, image.slot, file.st_mtime_ns
+        )
+        if replica is None:
+            return None
+        answer.preferred_read_replica = replica
+        return Read(answer, more=True)
 
     def _remote_segment(
         self, topic: Topic, image: PartitionImage, now: Partition, offset: int

@@ -1,7 +1,8 @@
 """Metadata (key 3), versions 0-13: brokers, topics and their partitions. May create the requested topics.
 
-One broker is leader, replica and in-sync replica of every partition, also beside a standby. A partition whose
-log directory is offline has no leader. Versions 0-3 always allow creation. v10 and v11 have a field for topic
+One broker is leader and in-sync replica of every partition, also beside a standby. Replicas that serve reads
+(KIP-392) are not in sync: no acknowledgement waits for them, and they never lead. A partition whose log
+directory is offline has no leader. Versions 0-3 always allow creation. v10 and v11 have a field for topic
 ids but refuse them; v12 and later take names or ids. (Kafka: KafkaApis.handleTopicMetadataRequest,
 DefaultAutoTopicCreationManager.)
 """
@@ -14,7 +15,7 @@ from typing import TypeAlias
 from mpbroker.handlers.api_parts.acl_operations import cluster_operations, operations
 from mpbroker.handlers.api_parts.cluster_nodes import cluster_nodes
 from mpbroker.handlers.api_parts.coordinator_questions import try_ask_coordinator
-from mpbroker.handlers.api_parts.partition_leaders import NO_LEADER, leader_of
+from mpbroker.handlers.api_parts.partition_leaders import NO_LEADER, leader_of, replicas_of
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import LOOKUPS_PER_PIECE, TOPICS_MAX
@@ -72,7 +73,7 @@ def describe_partition(context: RequestContext, topic: Topic, number: int) -> Pa
         partition_index=number,
         leader_id=leader,
         leader_epoch=epoch,
-        replica_nodes=[node],
+        replica_nodes=replicas_of(context.broker),
         isr_nodes=[node],
         offline_replicas=[node] if offline else [],
     )

@@ -2,7 +2,7 @@
 
 Topics come in the order of their names. A response has at most as many partitions as the request and
 `max.request.partition.size.limit` allow, and its cursor says where the next page begins. The lists of
-eligible leader replicas are empty, since partitions have one replica. (Kafka:
+eligible leader replicas are empty, since only the leader is in sync. (Kafka:
 DescribeTopicPartitionsRequestHandler, KRaftMetadataCache.describeTopicResponse; KIP-966.)
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Generator
 from typing import TypeAlias
 
 from mpbroker.handlers.api_parts.acl_operations import operations
-from mpbroker.handlers.api_parts.partition_leaders import NO_LEADER, leader_of
+from mpbroker.handlers.api_parts.partition_leaders import NO_LEADER, leader_of, replicas_of
 from mpbroker.handlers.apis import api
 from mpbroker.handlers.context import RequestContext
 from mpbroker.handlers.requests.limits import LOOKUPS_PER_PIECE, TOPICS_MAX
@@ -40,7 +40,7 @@ def of_partition(context: RequestContext, topic: Topic, number: int) -> OfPartit
     node = context.broker.metadata.leader_id
     leader, epoch = leader_of(context.broker, topic, number)
     offline = [node] if leader == NO_LEADER else []
-    return OfPartition(0, number, leader, epoch, [node], [node], [], [], offline)
+    return OfPartition(0, number, leader, epoch, replicas_of(context.broker), [node], [], [], offline)
 
 
 def describe(context: RequestContext, name: str, start: int, most: int) -> tuple[OfTopic, int | None]:

@@ -321,7 +321,7 @@ def is_news(session: FetchSession, interest: Interest, answer: Answer, *, is_sen
         answer.high_watermark,
         answer.log_start_offset,
         len(answer.records or b"") > 0,
-        answer.error_code != 0,
+        answer.error_code != 0 or answer.preferred_read_replica >= 0,
         answer.diverging_epoch.epoch >= 0,
     )
 

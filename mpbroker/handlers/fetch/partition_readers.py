@@ -11,7 +11,7 @@ from typing import TypeAlias
 from mpbroker.handlers.hot_path.fetch_positions import FILES_PER_PARTITION
 from mpbroker.ipc.table import Partition
 from mpbroker.protocol.numbers import READ_COMMITTED
-from mpbroker.storage.names import partition_name
+from mpbroker.storage.names import REPLICA, links_name, partition_name
 from mpbroker.storage.reader import OPEN_ABORTED_INDEXES, OPEN_SEGMENTS, Bound, PartitionReader
 from shm.procfs import descriptors_left
 
@@ -109,6 +109,11 @@ class Readers:
         """Return the directory of a partition's files."""
         return self._log_dirs[partition.log_dir] / partition_name(name, partition.partition)
 
+    @property
+    def is_replica(self) -> bool:
+        """Return whether the files are those of another broker, as of its newest cut."""
+        return False
+
     def forget(self, partition: Partition) -> None:
         """Close the reader of a partition whose files have been replaced."""
         self._drop(_key(partition))
@@ -138,3 +143,15 @@ class Readers:
         if reader is not None:
             reader.close()
             self._directories.pop(key).close()
+
+
+class ReplicaReaders(Readers):
+    """Readers of a standby that serves reads: each slot has a directory of its own (`ipc/mirror.py`)."""
+
+    def directory(self, name: str, partition: Partition) -> Path:  # noqa: ARG002 - it has another name here
+        links = links_name(partition.topic_id, partition.partition, partition.generation)
+        return self._log_dirs[partition.log_dir] / REPLICA / links
+
+    @property
+    def is_replica(self) -> bool:
+        return True

@@ -6,7 +6,7 @@ from mpbroker.handlers.hot_path.session_table cimport (
     CachedPartition, Session, SessionsRef, move_to_end, session_by_id,
 )
 from mpbroker.handlers.hot_path.topic_table cimport (
-    MAY_READ, Topic, TopicsRef, is_granted, topic_by_id, topic_by_name,
+    MAY_READ, Topic, TopicsRef, is_granted, is_heeded, topic_by_id, topic_by_name,
 )
 from mpbroker.handlers.hot_path.wire cimport (
     Cursor, put_count, put_uvarint, skip_tags, take, take_length, take_u32, take_u64, take_uvarint,
@@ -400,15 +400,21 @@ cdef bint take_session(
     return session[0].epoch == asked_session.epoch and 0 < session[0].count <= SLICES_MAX
 
 
-cdef bint take_rest(Cursor *c, int version) noexcept nogil:
-    """Read the fields after the topics. Return False for forgotten topics, tags or malformed bytes."""
+cdef bint take_rest(Cursor *c, int version, const TopicsRef *topics) noexcept nogil:
+    """Read the fields after the topics.
+
+    Return False for forgotten topics, tags, malformed bytes, and for a rack with replicas.
+    """
     cdef bint flexible = version >= FLEXIBLE
+    cdef const uint8_t *rack
     cdef int64_t length
     if version >= SESSIONS and take_length(c, flexible, True) != 0:
         return False            # forgotten topics belong to a session
     if version >= RACK:
         length = take_length(c, flexible, False)
-        take(c, length if length > 0 else 0)
+        rack = take(c, length if length > 0 else 0)
+        if length > 0 and rack != NULL and is_heeded(topics, rack, length):
+            return False
     # Tags at this place carry the id of a follower, or a cluster id.
     if flexible and take_uvarint(c) != 0:
         return False
@@ -496,7 +502,7 @@ cdef bint try_fetch(
         return False
     elif not answer_changes(&answer, &changes, topics, table, places):
         return False
-    if not take_rest(&c, version):
+    if not take_rest(&c, version, topics):
         return False
     if not (
         answer.settled or wait_ms <= 0 or answer.total >= <uint64_t>least_bytes(bytes_min, fetch_bytes_max)

@@ -40,6 +40,7 @@ cdef struct Index:
 cdef enum:
     GRANTS = 65536              # a power of two
     GRANT_PROBES = 8            # places that a grant may be in
+    RACKS_MAX = 8
     MAY_READ = 1 << 3           # bits of security.acls.Operation
     MAY_WRITE = 1 << 4
 
@@ -54,6 +55,8 @@ cdef struct TopicsRef:
     Grant *grants               # NULL: everybody may do everything
     uint64_t asking             # connection of the request that is looked at
     uint32_t down               # log workers that are down, a bit each
+    uint64_t racks[RACKS_MAX]   # hashes of racks whose clients may have to read elsewhere: Python knows
+    uint32_t rack_count         # above RACKS_MAX: that is so in any rack
     uint64_t key[2]             # of the hash of names, which clients choose; ids are the broker's
 
 cdef inline uint64_t hash_name(const TopicsRef *topics, const uint8_t *name, uint64_t length) noexcept nogil:
@@ -63,6 +66,15 @@ cdef inline uint64_t hash_id(const uint8_t *topic_id) noexcept nogil:
     cdef uint64_t halves[2]
     memcpy(halves, topic_id, 16)
     return (halves[0] ^ halves[1]) * 0x9e3779b97f4a7c15ULL >> 20
+
+cdef inline bint is_heeded(const TopicsRef *topics, const uint8_t *rack, uint64_t length) noexcept nogil:
+    """Return True if a client in this rack may have to read elsewhere."""
+    cdef uint64_t h = hash_name(topics, rack, length) if topics.rack_count else 0
+    cdef uint32_t i
+    for i in range(min(topics.rack_count, <uint32_t>RACKS_MAX)):
+        if topics.racks[i] == h:
+            return True
+    return topics.rack_count > RACKS_MAX
 
 cdef inline uint64_t grant_place(uint64_t connection, uint64_t topic) noexcept nogil:
     cdef uint64_t h = (connection ^ topic * 0x9e3779b97f4a7c15ULL) * 0xff51afd7ed558ccdULL

@@ -180,6 +180,17 @@ cdef class TopicTable:
             return None
         return topic.places[partition].slot, topic.places[partition].generation
 
+    def heed_racks(self, racks: Iterable[str]) -> None:
+        """Have the turn leave fetches of clients in these racks to Python, and of no others."""
+        cdef bytes name
+        self.ref.rack_count = 0
+        for name in map(str.encode, racks):
+            if self.ref.rack_count < RACKS_MAX:
+                self.ref.racks[self.ref.rack_count] = hash_name(
+                    &self.ref, <const uint8_t *><const char *>name, len(name)
+                )
+            self.ref.rack_count += 1
+
     def require_grants(self) -> None:
         """Have the turn serve only requests with a `grant` for each topic from now on. Raises MemoryError."""
         if self.ref.grants == NULL:

@@ -49,7 +49,8 @@ _ANSWERS: Final[dict[ErrorCode | Instead, tuple[ApiKey, ...]]] = {
         *(ApiKey.ALTER_CLIENT_QUOTAS, ApiKey.UNREGISTER_BROKER),
     ),
     Instead.SERVE: (
-        # `apis/k01_fetch.py` refuses each partition. A client that gets no fetch session may never ask again.
+        # `apis/k01_fetch.py` refuses each partition, but on a replica. A client that gets no fetch session
+        # may never ask again.
         ApiKey.FETCH,
         *(ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE),
         *(ApiKey.METADATA, ApiKey.FIND_COORDINATOR, ApiKey.DESCRIBE_CLUSTER, ApiKey.DESCRIBE_QUORUM),

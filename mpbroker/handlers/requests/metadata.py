@@ -101,6 +101,9 @@ class Metadata:
         self.node_id = config.node_id
         # The brokers of a cluster with a standby; None if this broker is the only one.
         self.nodes: Nodes | None = None
+        # The replicas that serve reads.
+        self.replicas: list[int] = []
+        self.replicas_by_rack: dict[str, list[int]] = {}
         self.by_name: dict[str, Topic] = {}
         self.by_id: dict[bytes, Topic] = {}
         self._by_collision_key: dict[str, set[str]] = {}
@@ -143,6 +146,12 @@ class Metadata:
 
     def _apply_base(self, base: MetadataBase) -> None:
         self.cluster_id, self.node_id, self.nodes = base.cluster_id, base.node_id, base.nodes
+        replicas = [one for one in base.nodes.nodes if one.is_replica] if base.nodes is not None else []
+        self.replicas = [one.id for one in replicas]
+        self.replicas_by_rack = {
+            rack: [one.id for one in replicas if one.rack == rack] for rack in {one.rack for one in replicas}
+        }
+        self._table.heed_racks(self.replicas_by_rack if self.leads else ())
         self.by_name, self.by_id, self._by_collision_key = {}, {}, {}
         self._table.clear()
         self._put(base.topics)

@@ -53,6 +53,8 @@ cdef enum:
     BEHIND_PER_ROUND = 256          # segments that are synced in the background at a time
     # Rounds smaller than this lose the gain between two rounds.
     OFFERED_BYTES = 32768
+    # What one log worker appends while the object store is away. acks=0 is not held back by answers.
+    UNSHIPPED_BYTES = 1073741824
 
 cdef struct RetiredFile:
     int fd
@@ -76,6 +78,7 @@ cdef struct CommitRef:
     int bypass                      # rounds sync segments themselves: too many files wait for the journals
     int group                       # log.flush.policy: group (HW = durable), or os (HW = log end)
     UnshippedRef unshipped
+    int64_t unshipped_bytes         # clients' batches are refused while so much waits for the tier's round
     uint64_t shown                  # the last round that the tier was shown ...
     bint awaits_tier                # ... and whether it has anything to ship
     uint64_t finished               # the last round whose entries are finished
@@ -120,6 +123,7 @@ cdef void ask_next(CommitRef *commit) noexcept nogil
 cdef uint64_t coming_round(CommitRef *commit) noexcept nogil
 cdef bint something_is_done(CommitRef *commit) noexcept nogil
 cdef bint awaits_disk(CommitRef *commit) noexcept nogil
+cdef bint awaits_too_much(const CommitRef *commit) noexcept nogil
 cdef bint commit_is_busy(CommitRef *commit) noexcept nogil
 cdef void commit_use_journal(CommitRef *commit, int log_dir, const JournalRef *journal) noexcept nogil
 cdef void commit_release(CommitRef *commit) noexcept nogil

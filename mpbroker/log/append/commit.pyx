@@ -30,6 +30,7 @@ cdef bint commit_open(CommitRef *commit, int64_t slots) noexcept nogil:
     cdef int i
     memset(commit, 0, sizeof(CommitRef))
     commit.offered_bytes = OFFERED_BYTES
+    commit.unshipped_bytes = UNSHIPPED_BYTES
     commit.unsynced = <PartitionCore **>zeroed(slots * 2, sizeof(PartitionCore *))
     commit.moved = <PartitionCore **>zeroed(slots * 2, sizeof(PartitionCore *))
     commit.journals = <JournalRef *>calloc(LOG_DIRS_MOST, sizeof(JournalRef))
@@ -483,6 +484,11 @@ cdef bint something_is_done(CommitRef *commit) noexcept nogil:
 cdef bint awaits_disk(CommitRef *commit) noexcept nogil:
     """Return whether a commit round is not on disk yet."""
     return load_done(&commit.flusher) < commit.started
+
+
+cdef bint awaits_too_much(const CommitRef *commit) noexcept nogil:
+    """Return whether no more may be appended behind the round that the tier has."""
+    return commit.unshipped.head != NULL and commit.unsynced_bytes >= commit.unshipped_bytes
 
 
 cdef bint commit_is_busy(CommitRef *commit) noexcept nogil:

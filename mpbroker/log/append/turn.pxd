@@ -68,7 +68,7 @@ cdef class AppendTurn:
     cdef void sleep(self, int timeout_ms) noexcept nogil
     cdef int round(self, int timeout_ms) noexcept nogil
     cdef int gather(self) noexcept nogil
-    cdef int plan(self, JobBatch *batch, int64_t now_ms) noexcept nogil
+    cdef int plan(self, const ProduceSlot *slot, JobBatch *batch, int64_t now_ms) noexcept nogil
     cdef int refusal(self, JobBatch *batch) noexcept nogil
     cdef bint remember(self, Planned *planned, int32_t count) noexcept nogil
     cdef void enlist(self, PartitionCore *core, int32_t index) noexcept nogil

@@ -7,11 +7,12 @@ from posix.unistd cimport ftruncate
 
 from mpbroker.ipc.counters cimport (
     BATCHES_PER_ROUND, COUNT_BATCHES_APPENDED, COUNT_BYTES_APPENDED, COUNT_DUPLICATES, COUNT_ERRORS,
-    COUNT_IDLE_NS, COUNT_PRODUCE_SLOW, COUNT_RECORDS_APPENDED, COUNT_REQUESTS, COUNT_WAKEUPS,
-    REQUESTS_PER_TURN, TIME_APPEND_NS,
+    COUNT_IDLE_NS, COUNT_PRODUCE_SLOW, COUNT_RECORDS_APPENDED, COUNT_REQUESTS, COUNT_UNSHIPPED_REFUSED,
+    COUNT_WAKEUPS, REQUESTS_PER_TURN, TIME_APPEND_NS,
 )
 from mpbroker.ipc.jobs cimport (
-    KAFKA_STORAGE_ERROR, NO_ERROR, NOT_LEADER_OR_FOLLOWER, UNKNOWN_TOPIC_OR_PARTITION, batches_of,
+    KAFKA_STORAGE_ERROR, NO_ERROR, NOT_ENOUGH_REPLICAS, NOT_LEADER_OR_FOLLOWER,
+    UNKNOWN_TOPIC_OR_PARTITION, batches_of,
 )
 from mpbroker.ipc.loop cimport NATIVE_AT_MOST_NS
 from mpbroker.ipc.meters cimport Meters, TopicMeter, count_topic, topic_cell
@@ -24,8 +25,9 @@ from mpbroker.log.append.answers cimport (
     waits_for_others,
 )
 from mpbroker.log.append.commit cimport (
-    appended, ask_next, awaits_disk, coming_round, commit_close, commit_is_busy, commit_open,
-    commit_start, fail_dir, finish_rounds, publish_moved, retire_file, something_is_done, sync_itself,
+    appended, ask_next, awaits_disk, awaits_too_much, coming_round, commit_close, commit_is_busy,
+    commit_open, commit_start, fail_dir, finish_rounds, publish_moved, retire_file, something_is_done,
+    sync_itself,
 )
 from mpbroker.log.append.paused_jobs cimport is_behind_paused, take_paused
 from mpbroker.log.append.planned cimport write_planned
@@ -49,10 +51,13 @@ from shm.table cimport SlotTable
 from shm.zeroed cimport zeroed
 
 from mpbroker.ipc.slots import read_job_batch
+from mpbroker.ipc.topology import COORDINATOR as _COORDINATOR
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mpbroker.ipc.slots import Batch
+
+cdef int COORDINATOR = _COORDINATOR
 
 cdef enum:
     SLOW = -1                   # the batch is left to Python
@@ -209,7 +214,7 @@ cdef class AppendTurn:
                 if not is_ours(&self.answers, slot, &batches_of(job)[self.batch]):
                     self.batch += 1
                     continue
-                if self.by_reference or self.plan(&batches_of(job)[self.batch], now_ms) == SLOW:
+                if self.by_reference or self.plan(slot, &batches_of(job)[self.batch], now_ms) == SLOW:
                     pause = BATCH_FOR_PYTHON
                     break
                 self.batch += 1
@@ -244,12 +249,15 @@ cdef class AppendTurn:
             return NOT_LEADER_OR_FOLLOWER
         return NO_ERROR
 
-    cdef int plan(self, JobBatch *batch, int64_t now_ms) noexcept nogil:
+    cdef int plan(self, const ProduceSlot *slot, JobBatch *batch, int64_t now_ms) noexcept nogil:
         cdef PartitionCore *core
         cdef Planned *planned = &self.planned[self.planned_count]
         cdef const ProducerBatch *original = NULL
         cdef int verdict = self.refusal(batch)
         cdef int64_t last_offset
+        if verdict == NO_ERROR and slot.sender != COORDINATOR and awaits_too_much(&self.commit):
+            verdict = NOT_ENOUGH_REPLICAS
+            counter_add(self.commit.counters, COUNT_UNSHIPPED_REFUSED, 1)
         if verdict != NO_ERROR:
             fill(batch, verdict, -1, -1, -1)
             return NO_ERROR
@@ -689,6 +697,11 @@ cdef class AppendTurn:
         """Return whether a commit round is on disk, and waits for the object store."""
         return self.commit.awaits_tier and self.commit.shown == self.commit.finished + 1
 
+    @property
+    def awaits_too_much(self) -> bool:
+        """Return whether clients' batches are refused because too much waits for the object store."""
+        return awaits_too_much(&self.commit)
+
     def coming_commit_round(self) -> int:
         """Return the number of the next commit round. It covers all files to sync that are in no round yet.
 
@@ -714,14 +727,17 @@ cdef class AppendTurn:
 
     def for_tests(
         self, fixed_now_ms: int | None = None, by_reference: bool | None = None,
-        offered_bytes: int | None = None,
+        offered_bytes: int | None = None, unshipped_bytes: int | None = None,
     ) -> None:
-        """Stop the clock at `fixed_now_ms`, pass every batch through Python if `by_reference`, or offer
-        each round that covers at least `offered_bytes` to the flusher.
+        """Stop the clock at `fixed_now_ms`, pass every batch through Python if `by_reference`, offer each
+        round that covers at least `offered_bytes` to the flusher, or refuse what would wait behind
+        `unshipped_bytes` for the tier.
         """
         self.fixed_now_ms = self.fixed_now_ms if fixed_now_ms is None else fixed_now_ms
         self.by_reference = self.by_reference if by_reference is None else by_reference
         self.commit.offered_bytes = self.commit.offered_bytes if offered_bytes is None else offered_bytes
+        if unshipped_bytes is not None:
+            self.commit.unshipped_bytes = unshipped_bytes
 
     def clock_ms(self) -> int:
         return self.now_ms()

@@ -115,9 +115,9 @@ class Measuring:
 
 
 def read_remote(log: PartitionLog, version: int, older: list[PartitionLog]) -> None:
-    """Read which segments the object store has. `version`: that of the word before the call.
+    """Read which segments the object store has. `version`: the tier's word as it was before the call.
 
-    A log that ends before them is added to `older`.
+    A log that ends before these segments do is added to `older`.
     """
     try:
         found = read_remote_segments(log.directory)

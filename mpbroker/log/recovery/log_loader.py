@@ -47,7 +47,13 @@ from mpbroker.storage.index import (
     offset_floor,
 )
 from mpbroker.storage.leader_epochs import Epochs, shared, trimmed
-from mpbroker.storage.names import LOG_SUFFIX, SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, segment_name
+from mpbroker.storage.names import (
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    UNDELETED_START,
+    segment_name,
+)
 from mpbroker.storage.producer_state import SnapshotCorrupt
 from mpbroker.storage.remote_segments import read_remote_segments
 from mpbroker.storage.segments import segments_of
@@ -111,6 +117,10 @@ def load(
         finish_swaps(log.directory)
         remove_leftovers(log.directory)
         files = PartitionFiles.of(path)
+    if files.has_start:
+        known = msgspec.structs.replace(
+            known, log_start=max(known.log_start, _undeleted_start(log.directory))
+        )
     bases = files.bases
     stored = stored_epochs(path)
     first = bases[0] if bases else known.log_start
@@ -164,6 +174,14 @@ def _read_remote(log: PartitionLog, local_start: int) -> int:
             local_start - 1,
         )
     return log.remote.first_offset(local_start)
+
+
+def _undeleted_start(directory: Path) -> int:
+    """Return where the log of an undeleted topic began before. Raises CheckpointCorrupt, OSError."""
+    data = (directory / UNDELETED_START).read_bytes()
+    if not data.isdigit():
+        raise CheckpointCorrupt(f"{directory / UNDELETED_START} is damaged: it has no offset, but {data!r}")
+    return int(data)
 
 
 def _refuse_reuse(log: PartitionLog, log_end: int) -> None:

@@ -15,7 +15,7 @@ class PartitionFiles(NamedTuple):
     """The files of one partition: segments and indexes by base offset, snapshots by offset. Lists are sorted.
 
     `aborted`: segments with a `.txnindex`. `has_leftovers`: there are files of an unfinished operation.
-    `has_remote`: there is a file of remote segments.
+    `has_remote`: there is a file of remote segments. `has_start`: one with an undeleted log's start.
     """
 
     bases: list[int]
@@ -25,6 +25,7 @@ class PartitionFiles(NamedTuple):
     snapshots: list[int]
     has_leftovers: bool
     has_remote: bool
+    has_start: bool
 
     @classmethod
     def of(cls, directory: str) -> PartitionFiles:
@@ -41,7 +42,7 @@ class PartitionFiles(NamedTuple):
             names.TXN_INDEX_SUFFIX: aborted.add,
             names.SNAPSHOT_SUFFIX: snapshots.append,
         }
-        leftovers = has_remote = False
+        leftovers = has_remote = has_start = False
         for name in os.listdir(directory):  # noqa: PTH208 - thousands of directories, and only their names
             kind = add.get(name[names.OFFSET_DIGITS :])
             if kind is not None and name[: names.OFFSET_DIGITS].isdecimal():
@@ -50,10 +51,12 @@ class PartitionFiles(NamedTuple):
                 leftovers = True
             elif name == names.REMOTE_SEGMENTS:
                 has_remote = True
+            elif name == names.UNDELETED_START:
+                has_start = True
         bases.sort()
         snapshots.sort()
         leftovers = leftovers or not (indexes | time_indexes | aborted).issubset(bases)
-        return cls(bases, indexes, time_indexes, aborted, snapshots, leftovers, has_remote)
+        return cls(bases, indexes, time_indexes, aborted, snapshots, leftovers, has_remote, has_start)
 
 
 def first_suspect(bases: list[int], recovery_point: int) -> int:

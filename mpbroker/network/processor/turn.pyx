@@ -85,7 +85,7 @@ if TYPE_CHECKING:
 cdef enum:
     EVENTS_MAX = 512
     STALLED_SLEEP_MS = 300
-    PATIENCE_NS = 5000000           # of requests whose clients wait for nothing (patience.pxd)
+    PATIENCE_NS = 10000000          # of requests whose clients wait for nothing (patience.pxd)
     QUEUE_RETRY_MS = 2              # other processors may have room in the queue by then
     TURN_CONNECTIONS = 1
     TURN_CLOSED = 2

@@ -71,7 +71,7 @@ def worth_keeping(files: Mapping[str, CutFile], bundles: Mapping[bytes, int]) ->
 
 
 def recognized(file: CutFile, real_path: Path) -> CutFile | None:
-    """Return the part of a cut's file whose bytes the file on disk has; None without one. Raises OSError.
+    """Return the part of a cut's file whose bytes the file on disk has; None if it cannot be read.
 
     Checksums decide: inode and times mean nothing after a restart of the machine, or on another one.
     """
@@ -86,7 +86,7 @@ def recognized(file: CutFile, real_path: Path) -> CutFile | None:
                 pieces.append(piece)
                 size += piece.length
             return CutFile(file.path, size, found.st_ino, 0, _tail_crc(fd, size), tuple(pieces))
-    except (FileNotFoundError, NotADirectoryError):
+    except OSError:
         return None
 
 

@@ -6,10 +6,14 @@
     4. The ledger gets the event `cut`. Until then nothing that was written has a name.
 
 A kill at any of these steps leaves objects that nobody names; the collector deletes them a day later.
+
+Of a log directory that is offline a cut has what the newest cut has. So the others have new ones. Where
+commit rounds were shipped since, no cut is made: the newest one and the rounds have all that is acknowledged.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -17,12 +21,15 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from mpbroker.ipc.table import PartitionFlag, unpack_partition
 from mpbroker.remote.cuts.bundles import Bundler, Opened, is_same, recognized, worth_keeping
 from mpbroker.remote.cuts.files import APPENDED, Found, Look
-from mpbroker.remote.cuts.instant import Broker, Instant, opened_files
+from mpbroker.remote.cuts.instant import Broker, CutSkipped, Instant, opened_files
 from mpbroker.remote.cuts.manifest import (
+    CutEnd,
     CutFile,
     CutManifest,
+    CutPartition,
     cut_name,
     decode_manifest,
     encode_manifest,
@@ -38,6 +45,7 @@ LAST_PASS_BYTES: Final = 32 << 20
 LAST_PASS_FILES: Final = 1_000
 PASSES_MAX: Final = 4
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+log = logging.getLogger("mpbroker.remote")
 
 Instants = Callable[[RemoteState, Mapping[str, CutFile], Look], Instant]
 """Takes an instant; given the ledger's state, the files that need not be read again, and a look before it."""
@@ -83,10 +91,13 @@ class Cutter:
         self._instants = instants
         self._paced = paced
         self._boot_id = _BOOT_ID.read_text("ascii").strip()
+        # The newest cut.
+        self._newest: CutManifest | None = None
         # What the store has: by path, and the sizes of its bundles by id.
         self._known: dict[str, CutFile] = {}
         self._bundles: dict[bytes, int] = {}
         self._look = Look([], {})
+        self._offline: frozenset[int] = frozenset()
 
     def bundles(self) -> set[bytes]:
         """Return the bundles that the next cut may name, perhaps as the first one. Any thread may ask."""
@@ -100,7 +111,7 @@ class Cutter:
         event = state.cuts[-1].event
         # Without it all files are read again.
         with suppress(ObjectMissing, LedgerDamaged):
-            manifest = decode_manifest(event, self._store.get(cut_name(event.cut_id)))
+            manifest = self._newest = decode_manifest(event, self._store.get(cut_name(event.cut_id)))
             self._bundles = {bytes.fromhex(one): size for one, size in manifest.bundles.items()}
             is_same_boot = manifest.boot_id == self._boot_id
             self._known = {
@@ -110,7 +121,7 @@ class Cutter:
     def _recognized(self, manifest: CutManifest) -> Iterator[CutFile]:
         """Yield the files of a cut that are on this disk, too, although another boot or machine has made it.
 
-        Reading them is cheaper than uploading them again. Raises OSError.
+        Reading them is cheaper than uploading them again.
         """
         for one in manifest.files:
             self._paced(0)
@@ -137,10 +148,11 @@ class Cutter:
                     self._add(files)
         instant = self._instants(state, self._known, self._look)
         try:
+            before = self._before(state, instant)
             self._add(instant.opened)
         finally:
             instant.close()
-        return self._finished(instant)
+        return self._finished(instant, before)
 
     def look_anew(self) -> None:
         """Have the next cut list all files, also of partitions without appends."""
@@ -148,6 +160,7 @@ class Cutter:
 
     def published(self, cut: Cut) -> None:
         """Note that the ledger has a cut."""
+        self._newest = cut.manifest
         self._known = {one.path: one for one in cut.manifest.files}
         self._bundles = {bytes.fromhex(one): size for one, size in cut.manifest.bundles.items()}
 
@@ -161,10 +174,39 @@ class Cutter:
         made = Bundler(self._store, self._paced, self._bundles).add(files, self._known, time.time_ns())
         self._known |= {one.path: one for one in made}
 
-    def _finished(self, instant: Instant) -> Cut:
+    def _before(self, state: RemoteState, instant: Instant) -> _Part:
+        """Return what the newest cut has of the log directories that are offline. Raises CutSkipped."""
+        offline, newest = instant.look.offline, self._newest
+        told, self._offline = self._offline, offline
+        if not offline:
+            return _Part([], [], [], [])
+        paths = ", ".join(str(self._broker.log_dirs[number]) for number in sorted(offline))
+        why = ""
+        if newest is None:
+            why = "no former cut has it: repair the disk"
+        elif instant.shipped != state.cuts[-1].event.shipped:
+            # A restore of a newer cut would not apply these rounds to what is offline.
+            why = (
+                "the newest cut, and what the ledger has since, has all that was acknowledged: repair the "
+                "disk, or stop this broker and restore it or let a standby take over"
+            )
+        if offline != told:
+            says = f"no cut is made, since {why}" if why else "cuts have of it what the one before has"
+            log.warning("%s is offline: %s", paths, says)
+        if why or newest is None:
+            raise CutSkipped(f"{paths} is offline, and {why}")
+        return _Part(
+            [one for one in newest.directories if _number(one) in offline],
+            [one for one in newest.remote if _number(one.directory) in offline],
+            [one for one in newest.files if _number(one.path) in offline],
+            [one for one in newest.ends if _number(one.directory) in offline],
+        )
+
+    def _finished(self, instant: Instant, before: _Part) -> Cut:
         found = list(instant.look.files())
         files = [self._known[one.path] for one in found]
         assert all((one.size, one.inode) == other[2:4] for one, other in zip(files, found, strict=True))
+        files += before.files
         named = {piece.bundle for one in files for piece in one.pieces}
         manifest = CutManifest(
             self._cluster_id,
@@ -172,15 +214,40 @@ class Cutter:
             self._boot_id,
             instant.taken_ms,
             [str(one) for one in self._broker.log_dirs],
-            list(instant.look.partitions),
-            [one.remote for one in instant.look.partitions.values() if one.remote is not None],
+            [*instant.look.partitions, *before.directories],
+            [*filter(None, (one.remote for one in instant.look.partitions.values())), *before.remote],
             files,
             {one.hex(): self._bundles[one] for one in sorted(named)},
+            ends=[*_ends(instant.look), *before.ends],
         )
         packed, cut_id = encode_manifest(manifest), new_id()
         self._store.put(cut_name(cut_id), [packed], len(packed))
         sizes = len(packed), digest(packed)
         return Cut(cut_id, manifest, *sizes, instant.paused_s, instant.shipped, instant.since)
+
+
+class _Part(NamedTuple):
+    """What a manifest has of some log directories."""
+
+    directories: list[str]
+    remote: list[CutPartition]
+    files: list[CutFile]
+    ends: list[CutEnd]
+
+
+def _number(path: str) -> int:
+    """Return the number of the log directory in a path of a cut."""
+    return int(path.partition("/")[0])
+
+
+def _ends(look: Look) -> Iterator[CutEnd]:
+    """Yield the ends of partitions that were open, and whose row is still theirs."""
+    for path, row in look.rows.items():
+        now = unpack_partition(row.payload)
+        is_same = (now.topic_id, now.partition) == (row.topic_id, row.partition)
+        if is_same and now.flags & PartitionFlag.PARTITION_LIVE and path.startswith(f"{now.log_dir}/"):
+            ends = now.log_start_offset, now.high_watermark, now.last_stable_offset
+            yield CutEnd(path, now.topic_id, now.partition, *ends)
 
 
 def expired(state: RemoteState, now_ms: int, retention_ms: int) -> CutsRemoved | None:

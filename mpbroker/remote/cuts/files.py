@@ -4,13 +4,14 @@ A cut has what a start after a kill of all processes needs. It has no commit jou
 was written, also what was not synced. It has no segment that the ledger has, and nothing that says who owns
 the ledger. It does not say how far partitions are compacted, since their files may be those of before (see
 `Broker.look`): a tombstone that counts as compacted would be removed while the records that it deletes stay.
+The last cut of a clean stop has the mark of that, so that a new owner checks nothing.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -82,10 +83,16 @@ class Listed(NamedTuple):
 
 
 class Look(NamedTuple):
-    """All files of a cut: those beside the partitions, and those of each partition directory."""
+    """All files of a cut: those beside the partitions, and those of each partition directory.
+
+    `rows` are the rows of open partitions, by directory, as they were when the files were listed, or before.
+    `offline` are the numbers of log directories that have failed or cannot be listed: nothing is of these.
+    """
 
     beside: list[Found]
     partitions: dict[str, Listed]
+    rows: Mapping[str, Row] = {}
+    offline: frozenset[int] = frozenset()
 
     def files(self) -> Iterator[Found]:
         """Yield all files."""
@@ -109,10 +116,10 @@ def list_partition(path: str, directory: str, remote: CutPartition | None) -> li
     return [one for one in found if one is not None]
 
 
-def list_directory(number: int, log_dir: Path) -> tuple[list[Found], dict[str, str]]:
-    """List a log directory: its files, and the directories of its partitions with their real paths."""
+def list_directory(number: int, log_dir: Path, names: Iterable[str]) -> tuple[list[Found], dict[str, str]]:
+    """Sort a log directory: its files, and the directories of its partitions with their real paths."""
     files, partitions = [], {}
-    for name in os.listdir(log_dir):  # noqa: PTH208 - as in the pause
+    for name in names:
         path, real_path = f"{number}/{name}", f"{log_dir}/{name}"
         if is_partition(real_path):
             partitions[path] = real_path
@@ -127,9 +134,13 @@ def is_partition(real_path: str) -> bool:
     return is_live_partition(name) and name not in NOT_PARTITIONS and Path(real_path).is_dir()
 
 
-def find_file(path: str, real_path: str) -> Found | None:
-    """Return a file of a log directory; None if it is none, or one that is in no cut."""
-    if not _is_kept(real_path.rpartition("/")[2]):
+def find_file(path: str, real_path: str, *, is_closed: bool = False) -> Found | None:
+    """Return a file of a log directory; None if it is none, or one that is in no cut.
+
+    `is_closed`: nobody has the directory open.
+    """
+    name = real_path.rpartition("/")[2]
+    if not (_is_kept(name) or (is_closed and name == CLEAN_SHUTDOWN)):
         return None
     try:
         found = os.lstat(real_path)

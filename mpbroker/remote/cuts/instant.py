@@ -100,11 +100,12 @@ class Rows:
 
 
 class Broker:
-    """Looks at the log directories of a running broker."""
+    """Looks at the log directories of a running broker. `failed()` is a bit set of those that have failed."""
 
-    def __init__(self, log_dirs: Sequence[Path], rows: Rows) -> None:
+    def __init__(self, log_dirs: Sequence[Path], rows: Rows, failed: Callable[[], int] = int) -> None:
         self.log_dirs = log_dirs
         self._rows = rows
+        self._failed = failed
 
     def look(self, state: RemoteState, former: Look) -> Look:
         """List all files while they change. Partitions without appends since `former` are as they were.
@@ -113,7 +114,13 @@ class Broker:
         up to the same offset. Raises OSError.
         """
         rows = self._rows.all()
-        beside, partitions = self._list_directories()
+        beside: list[Found] = []
+        partitions: dict[str, str] = {}
+        names, offline = self._names()
+        for number, some in names.items():
+            files, directories = list_directory(number, self.log_dirs[number], some)
+            beside += files
+            partitions |= directories
         topics = {topic for topic, _ in state.segments}
         listed = {}
         for path, directory in partitions.items():
@@ -129,39 +136,54 @@ class Broker:
             # A listing may miss what is renamed meanwhile.
             is_whole = time.time_ns() - before > UNSURE_NS and _changed_ns(directory) == before
             listed[path] = Listed(row if is_whole else None, remote, files)
-        return Look(beside, listed)
+        return Look(beside, listed, rows, offline)
 
-    def look_at_rest(self, state: RemoteState, former: Look, settled: Container[str]) -> Look:
+    def rows(self) -> Look:
+        """Look at the rows alone."""
+        return Look([], {}, self._rows.all())
+
+    def look_at_rest(
+        self, state: RemoteState, former: Look, settled: Container[str], *, is_closed: bool = False
+    ) -> Look:
         """List all files while nothing changes. What is in `settled` need not be listed again.
 
-        Those are partitions all files of which the store has. Raises OSError.
+        `settled`: partitions all of whose files the store has. `is_closed`: nobody has the directories open.
+        Raises OSError.
         """
         beside: list[Found] = []
         listed = {}
-        for number, log_dir in enumerate(self.log_dirs):
-            for name in os.listdir(log_dir):  # noqa: PTH208 - all processes wait
+        rows = {}
+        names, offline = self._names()
+        for number, some in names.items():
+            for name in some:
                 path = f"{number}/{name}"
-                one = former.partitions.get(path)
-                if one is not None and path in settled and self._is_as_before(one.row):
+                one, before = former.partitions.get(path), former.rows.get(path)
+                row = self._now(before)
+                if before is not None:
+                    # What a row that is being written had said is still true.
+                    rows[path] = row or before
+                if one is not None and row is not None and path in settled and one.row == row:
                     listed[path] = one
-                elif is_partition(directory := f"{log_dir}/{name}"):
+                elif is_partition(directory := f"{self.log_dirs[number]}/{name}"):
                     remote = _remote_of(state, path, directory) if state.segments else None
                     listed[path] = Listed(None, remote, list_partition(path, directory, remote))
-                elif (found := find_file(path, directory)) is not None:
+                elif (found := find_file(path, directory, is_closed=is_closed)) is not None:
                     beside.append(found)
-        return Look(beside, listed)
+        return Look(beside, listed, rows, offline)
 
-    def _is_as_before(self, row: Row | None) -> bool:
-        return row is not None and self._rows.payload(row.slot) == row.payload
+    def _now(self, row: Row | None) -> Row | None:
+        """Return the row as it is now; None if it is being written."""
+        payload = None if row is None else self._rows.payload(row.slot)
+        return None if row is None or payload is None else row._replace(payload=payload)
 
-    def _list_directories(self) -> tuple[list[Found], dict[str, str]]:
-        beside: list[Found] = []
-        partitions: dict[str, str] = {}
+    def _names(self) -> tuple[dict[int, list[str]], frozenset[int]]:
+        """Return what is in each log directory, and the numbers of those that are offline."""
+        found, failed = {}, self._failed()
         for number, log_dir in enumerate(self.log_dirs):
-            files, directories = list_directory(number, log_dir)
-            beside += files
-            partitions |= directories
-        return beside, partitions
+            with suppress(OSError):
+                if not failed >> number & 1:
+                    found[number] = os.listdir(log_dir)  # noqa: PTH208 - all processes wait
+        return found, frozenset(range(len(self.log_dirs))) - found.keys()
 
 
 def take_instant(
@@ -209,16 +231,18 @@ def instant_at_rest(
     state: RemoteState,
     known: Mapping[str, CutFile],
     shipped: Callable[[], tuple[int, int]] = lambda: (0, 0),
+    *,
+    is_closed: bool = False,
 ) -> Instant:
     """Look at all files while nobody changes partitions: before a start or after a stop of the others.
 
-    Raises CutSkipped, OSError.
+    `is_closed`: it is after the stop. Raises CutSkipped, OSError.
     """
     files: list[Opened] = []
-    nothing = Look([], {})
+    nothing = broker.rows()
     mark = shipped()
     try:
-        look = broker.look_at_rest(state, nothing, ())
+        look = broker.look_at_rest(state, nothing, (), is_closed=is_closed)
         open_changed(look, nothing, known, files)
     except BaseException:
         _close(files)

@@ -65,11 +65,26 @@ class CutPartition(msgspec.Struct, frozen=True, gc=False, array_like=True):
     remote_end: int
 
 
+class CutEnd(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Up to where a partition of a cut may be read. `directory` is as in `CutFile.path`.
+
+    That is what the broker had published of it at the instant. Its files may have records above that.
+    """
+
+    directory: str
+    topic_id: bytes
+    partition: int
+    log_start: int
+    high_watermark: int
+    last_stable: int
+
+
 class CutManifest(msgspec.Struct, frozen=True):
     """A cut. `log_dirs` are the paths of the directories 0, 1 …; `bundles` are sizes by ids in hexadecimal.
 
     `directories` are those of all partitions, `remote` the partitions that have segments in the ledger.
-    `boot_id` is the machine's start during which it was made: a later one may have lost what was not synced.
+    `ends` are of the partitions that were open; older versions wrote none. `boot_id` is the machine's start
+    during which it was made: a later one may have lost what was not synced.
     """
 
     cluster_id: str
@@ -82,6 +97,7 @@ class CutManifest(msgspec.Struct, frozen=True):
     files: list[CutFile]
     bundles: dict[str, int]
     format: int = CUT_FORMAT
+    ends: list[CutEnd] = []
 
     @property
     def size_bytes(self) -> int:

@@ -103,7 +103,7 @@ class Ledger:
 
     @property
     def state(self) -> RemoteState:
-        """Return what the ledger adds up to: what is in it, and nothing that only may be."""
+        """Return the state after the last entry that is known to be in the ledger."""
         return self._reader.state
 
     @property
@@ -171,7 +171,7 @@ class Ledger:
             self._pending = None
 
     def check_fence(self) -> None:
-        """Return if nobody else has written. To be called before objects are deleted. Raises as `append`."""
+        """Check that no other broker has written. Call this before deleting objects. Raises as `append`."""
         self.append()
         try:
             found = self._store.get(entry_name(self.seq + 1))

@@ -155,7 +155,7 @@ class LedgerReader:
         self.seq, self.digest, self.last = seq, entry.digest, entry.header
 
     def _begin_with(self, found: Iterator[Snapshot]) -> bool:
-        """Begin at the first one that is newer than what was read, and of the ledger that is there."""
+        """Begin at the first snapshot that is newer than what was read and belongs to this ledger."""
         for snapshot in found:
             if snapshot.seq <= self.seq:
                 continue

@@ -2,6 +2,9 @@
 
 A standby writes its object again each lease; the owner reads them all, and names them in the ledger. By its
 `beat` the owner sees that a standby is there: no clock of one is compared with the other's.
+
+A standby that serves reads, a *replica*, writes `mpbroker/standby/<broker id>.replica` three times in a
+lease. No ledger names it: it never leads, and nobody waits for it.
 """
 
 from __future__ import annotations
@@ -21,7 +24,10 @@ Addresses = dict[str, tuple[str, int]]
 
 
 class Registration(msgspec.Struct, frozen=True):
-    """A standby. `beat` is another number in each object that it writes, `time_ms` is for people."""
+    """A standby. `beat` is another number in each object that it writes, `time_ms` is for people.
+
+    A replica has what the owner of `generation` had written before `readable_ms`, by that owner's clock.
+    """
 
     broker_id: int
     host: str
@@ -29,6 +35,14 @@ class Registration(msgspec.Struct, frozen=True):
     listeners: Addresses
     time_ms: int
     beat: int
+    is_replica: bool = False
+    generation: int = 0
+    readable_ms: int = 0
+
+    @property
+    def name(self) -> str:
+        """Return the name of its object."""
+        return registration_name(self.broker_id) + (".replica" if self.is_replica else "")
 
 
 def registration_name(broker_id: int) -> str:
@@ -38,7 +52,7 @@ def registration_name(broker_id: int) -> str:
 def register(store: ObjectStore, registration: Registration) -> None:
     """Write a standby's object. Raises StoreError."""
     body = msgspec.json.encode(registration)
-    store.put(registration_name(registration.broker_id), [body], len(body))
+    store.put(registration.name, [body], len(body))
 
 
 def read_registrations(store: ObjectStore) -> list[Registration]:
@@ -49,7 +63,7 @@ def read_registrations(store: ObjectStore) -> list[Registration]:
             read = msgspec.json.decode(store.get(one.name), type=Registration)
         except (ObjectMissing, msgspec.DecodeError):
             continue
-        if one.name == registration_name(read.broker_id):
+        if one.name == read.name:
             found.append(read)
     return found
 

@@ -1,4 +1,4 @@
-"""Makes log directories what a cut says, from whatever is in them.
+"""Makes log directories equal to a cut, from whatever files they have.
 
 A piece of a file whose checksum matches is not downloaded again. So a mirror follows one cut after the other,
 and an empty directory becomes a restored one. The process may be killed anywhere: the next one begins with
@@ -44,8 +44,13 @@ class _Run(NamedTuple):
 class Mirror:
     """Log directories that follow cuts.
 
-    `seen(count)` is called with the bytes of each download, and with 0 before each comparison; it may raise
-    to give up. `kept` are names of files in log directories that do not belong to the mirror, and stay.
+    `seen(count)` is called with the bytes of each download by threads, and with 0 by the caller's, now and
+    then; it may raise to give up. `kept` are names of files in log directories that do not belong to the
+    mirror, and stay.
+
+    If `is_read`, others read the files through links meanwhile (`standby/replica.py`). Then a file only
+    grows: one that differs is made anew beside, and takes its name when it is whole. So a link to the former
+    file, an open file and a mapping keep what they had.
     """
 
     def __init__(
@@ -54,7 +59,10 @@ class Mirror:
         log_dirs: Sequence[Path],
         seen: Callable[[int], object] = lambda _count: None,
         kept: Iterable[str] = (),
+        *,
+        is_read: bool = False,
     ) -> None:
+        self._is_read = is_read
         self._store = store
         self._log_dirs = log_dirs
         self._seen = seen
@@ -62,6 +70,10 @@ class Mirror:
         # By path: the files that this process has made or compared.
         self._known: dict[str, CutFile] = {}
         self._unsynced: set[Path] = set(log_dirs)
+        # Paths of files that are made anew beside the ones with their names.
+        self._beside: set[str] = set()
+        # What `apply` still has to download.
+        self.left_bytes = 0
 
     def apply(self, manifest: CutManifest) -> None:
         """Make the directories those of a cut, durably. Raises ObjectMissing, StoreError, OSError."""
@@ -75,9 +87,12 @@ class Mirror:
                 self._unsynced |= {directory, directory.parent}
         changed = [one for one in manifest.files if self._known.get(one.path) != one]
         wanted = [piece for file in changed for piece in self._compare(file)]
+        self.left_bytes = sum(one.piece.length for one in wanted)
+        runs = list(_runs(wanted))
         with ThreadPoolExecutor(READERS) as readers:
-            for _ in readers.map(self._download, _runs(wanted)):
-                pass
+            for run, _ in zip(runs, readers.map(self._download, runs), strict=True):
+                self.left_bytes -= sum(one.piece.length for one in run.pieces)
+                self._seen(0)
         for file in changed:
             self._settle(file)
         while self._unsynced:
@@ -116,21 +131,30 @@ class Mirror:
             real_path.unlink()
         self._unsynced.add(real_path.parent)
 
-    def _compare(self, file: CutFile) -> Iterator[PlacedPiece]:
-        """Yield the pieces of a file whose bytes are not there; make the file if it is missing."""
+    def _compare(self, file: CutFile) -> list[PlacedPiece]:
+        """Return the pieces of a file whose bytes are not there; make the file if it is missing."""
         known = self._known.pop(file.path, None)
         path, at = place(self._log_dirs, file.path), 0
+        missing: list[PlacedPiece] = []
         if not path.exists():
             self._unsynced.add(path.parent)
         with opened(path, os.O_RDWR | os.O_CREAT) as fd:
+            size = os.fstat(fd).st_size
             for number, piece in enumerate(file.pieces):
                 self._seen(0)
                 is_known = known is not None and piece in known.pieces[number : number + 1]
                 if not is_known and _crc(fd, at, piece.length) != piece.crc:
-                    yield PlacedPiece(piece, file.path, at)
+                    missing.append(PlacedPiece(piece, file.path, at))
                 at += piece.length
         if at != file.size:
             raise StoreError(f"{path} has {at} of {file.size} bytes in the cut")
+        self._beside.discard(file.path)
+        if self._is_read and (size > file.size or (missing and missing[0].at < size)):
+            self._beside.add(file.path)
+            shutil.copyfile(path, place(self._log_dirs, beside(file.path)))
+            self._unsynced.add(path.parent)
+            return [one._replace(path=beside(file.path)) for one in missing]
+        return missing
 
     def _download(self, run: _Run) -> None:
         data = memoryview(self._store.get(bundle_name(run.bundle), run.start, run.end - run.start))
@@ -146,10 +170,15 @@ class Mirror:
         self._seen(len(data))
 
     def _settle(self, file: CutFile) -> None:
-        with opened(place(self._log_dirs, file.path), os.O_RDWR) as fd:
+        path, is_beside = place(self._log_dirs, file.path), file.path in self._beside
+        made = place(self._log_dirs, beside(file.path)) if is_beside else path
+        with opened(made, os.O_RDWR) as fd:
             if os.fstat(fd).st_size != file.size:
                 os.ftruncate(fd, file.size)
             os.fsync(fd)
+        if is_beside:
+            made.rename(path)
+            self._beside.remove(file.path)
         self._known[file.path] = file
 
 
@@ -157,6 +186,11 @@ def place(log_dirs: Sequence[Path], path: str) -> Path:
     """Return where a file or directory of a cut belongs, while the directories are not finished."""
     number, _, name = path.partition("/")
     return log_dirs[int(number)] / (unfinished(name) if name == META_PROPERTIES else name)
+
+
+def beside(path: str) -> str:
+    """Return the path of what is to take the place of a file. A later cut removes it, as no file of a cut."""
+    return f"{path}.beside"
 
 
 def unfinished(name: str) -> str:

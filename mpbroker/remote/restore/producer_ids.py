@@ -19,9 +19,9 @@ from mpbroker.records.errors import CorruptBatch
 from mpbroker.records.iterate import Batch, iterate_batches
 from mpbroker.records.record import NewRecord
 from mpbroker.remote.restore.mirror import place
-from mpbroker.storage.checkpoints import opened, read_epochs, write_all_at
+from mpbroker.storage.checkpoints import opened, read_epochs, read_offsets, write_all_at, write_offsets
 from mpbroker.storage.leader_epochs import epoch_of
-from mpbroker.storage.names import METADATA_DIRECTORY, segment_name
+from mpbroker.storage.names import METADATA_DIRECTORY, RECOVERY_POINTS, parse_partition, segment_name
 from mpbroker.storage.segments import segments_of
 from shm.clock import wall_ms
 
@@ -62,6 +62,11 @@ def _jump(directory: Path, count: int) -> None:
         os.ftruncate(fd, end)
         write_all_at(fd, added, end)
         os.fsync(fd)
+    # After a clean stop that is where the log ends.
+    path, (topic, partition, _) = directory.parent / RECOVERY_POINTS, parse_partition(directory.name)
+    if (topic, partition) in (points := read_offsets(path)):
+        points[topic, partition] = next_offset + 1
+        write_offsets(path, points)
 
 
 def _whole_batches(data: bytes, *, is_last: bool) -> Iterator[Batch]:

@@ -35,6 +35,7 @@ from mpbroker.storage.checkpoints import (
     write_topic_id,
 )
 from mpbroker.storage.names import (
+    CLEAN_SHUTDOWN,
     HIGH_WATERMARKS,
     INDEX_SUFFIXES,
     LOG_STARTS,
@@ -104,6 +105,9 @@ class ShippedFiles:
         Raises RestoreRefused, StoreError, OSError.
         """
         changed: list[tuple[str, int]] = []
+        for log_dir in self._log_dirs:
+            # What is written below has no indexes.
+            (log_dir / CLEAN_SHUTDOWN).unlink(missing_ok=True)
         data = memoryview(bytes_of(self._store, event))
         for one in event.ranges:
             path = self._directory(one, changed)
@@ -116,7 +120,7 @@ class ShippedFiles:
         return changed
 
     def finish(self) -> list[tuple[str, int]]:
-        """Make the checkpoints right, and all of it durable. Raises OSError, CheckpointCorrupt."""
+        """Correct the checkpoints, then sync all changes. Raises OSError, CheckpointCorrupt."""
         changed = []
         for number, log_dir in enumerate(self._log_dirs):
             own = {path: one for path, one in self._last.items() if path.startswith(f"{number}/")}
@@ -192,7 +196,7 @@ class ShippedFiles:
                 changed.append((f"{path}/{segment_name(last)}", position))
 
     def _write_offsets(self, file: Path, own: dict[str, ShippedRange], *, is_start: bool) -> bool:
-        """Raise log start offsets to what was shipped, or lower other offsets to where the logs end."""
+        """Raise a file's log start offsets to those shipped, or lower its other offsets to the log ends."""
         offsets = read_offsets(file) if file.exists() else Offsets()
         before = offsets.copy()
         for path, one in own.items():

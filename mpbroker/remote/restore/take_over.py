@@ -47,7 +47,7 @@ def check_silent(last: Header, now_ms: int) -> None:
 
 
 def take_over(plans: Callable[[], Plan], *, is_forced: bool) -> tuple[Plan, TakenLedger]:
-    """Create the entry; return the plan that it is of. `plans()` reads the ledger and checks the objects.
+    """Create the entry; return its plan. `plans()` reads the ledger and checks the objects.
 
     Raises RestoreRefused, LedgerDamaged, StoreError: then the entry may be there, and a further call begins
     another generation.

@@ -47,7 +47,8 @@ _HINTS: Final = {
     "RequestTimeTooSkewed": "set the clock of this host",
     **dict.fromkeys(
         ("403 Forbidden", "401 Unauthorized", "UserNotFound", "169.254.169.254", "metadata.google"),
-        "give the broker credentials that may read, write, list and delete there, by the environment",
+        "give credentials by the environment: a broker's may read, write, list and delete there, a reader's "
+        "read and list",
     ),
 }
 

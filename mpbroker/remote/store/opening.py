@@ -20,28 +20,28 @@ class StoreRefused(Exception):
     """Raised for a URL that names no store that can be opened; the message says what to do."""
 
 
-def open_store(url: str, request_timeout_ms: int) -> ObjectStore:
-    """Open the store of a URL. Requests are made later. Raises StoreRefused."""
+def open_store(url: str, request_timeout_ms: int, named: str = REMOTE_URL) -> ObjectStore:
+    """Open the store of a URL; requests are made later. `named` is the setting. Raises StoreRefused."""
     problem = url_problem(url) if url else "it is empty"
     if problem:
-        raise StoreRefused(f"{REMOTE_URL} names no store: {problem}")
+        raise StoreRefused(f"{named} names no store: {problem}")
     parts = urlsplit(url)
     if parts.scheme == "file":
-        return _directory(Path(parts.path))
+        return _directory(Path(parts.path), named)
     prefix = parts.path.strip("/")
     if ":" in parts.netloc or (prefix and not _PLAIN(prefix)):
         raise StoreRefused(
-            f"{REMOTE_URL}={url} has a port, or a prefix of other characters than letters, digits, ._=-: "
+            f"{named}={url} has a port, or a prefix of other characters than letters, digits, ._=-: "
             "an endpoint comes from the environment"
         )
     try:
         return BucketStore(parts.scheme, parts.netloc, prefix, request_timeout_ms)
     except ImportError as error:
-        raise StoreRefused(f"{REMOTE_URL}={url} needs obstore: {pip_install('tier')}") from error
+        raise StoreRefused(f"{named}={url} needs obstore: {pip_install('tier')}") from error
 
 
-def _directory(root: Path) -> DirectoryStore:
+def _directory(root: Path, named: str) -> DirectoryStore:
     if not root.is_dir():
         # It is not made: where a mount is missing, the disk of this host would take its place.
-        raise StoreRefused(f"{REMOTE_URL}: {root} is no directory: mount it, or make it")
+        raise StoreRefused(f"{named}: {root} is no directory: mount it, or make it")
     return DirectoryStore(root)

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator
 
 
 class SizedPieces:
-    """Iterates over the pieces of an object. `error` is what they raised, or that their size is another one.
+    """Iterates over the pieces of an object, and checks the sum of their sizes.
 
-    A store tells by `error` whether it failed itself, or what it was given to read.
+    `error` is the exception of the pieces, or of a wrong sum: then the source has failed, and not the store.
     """
 
     def __init__(self, name: str, pieces: Iterable[bytes], size: int) -> None:

@@ -55,7 +55,7 @@ class Backlog:
         return found
 
     def forget(self, key: Key) -> None:
-        """List the directory of a partition again: it is not as it was."""
+        """Have the next `find` list the partition's directory again, because its files have changed."""
         self._listed.pop(key, None)
 
     def _sealed(self, place: Place) -> _Listed:

@@ -1,4 +1,4 @@
-"""Gathers events for the ledger, and has the partitions' files follow what is in it. Threads may share it."""
+"""Queues events, writes them into the ledger, then updates the partitions' files. Thread-safe."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TypeVar
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.metadata import TopicImage
 from mpbroker.remote.cuts.cutter import Cut
-from mpbroker.remote.ledger.events import Event, SegmentAdded, SegmentsRemoved
+from mpbroker.remote.ledger.events import Event, SegmentAdded, SegmentsRemoved, Started
 from mpbroker.remote.ledger.ledger import Fenced, Ledger
 from mpbroker.remote.ledger.registrations import Registration
 from mpbroker.remote.ledger.state import RemoteState
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class Book:
-    """The ledger, with the events that wait for its next entry. `interval_ms()` lies between two entries.
+    """The ledger, with a queue of events for its next entry. `interval_ms()`: the least time between entries.
 
     A thread of its own makes all requests of the ledger. Threads that wait for it may have a lower priority,
     and the lease must not depend on that. The thread that commits writes the partitions' files.
@@ -78,7 +78,7 @@ class Book:
         return self._ends.get(key) or self.end_of(key)
 
     def follow(self, places: Iterable[Place]) -> None:
-        """Make the files right of all partitions that are open now. Call it when all events are in."""
+        """Write the files of all open partitions. Call this when the ledger has all events."""
         with self._lock:
             self._places = {place.key: place for place in places}
             for place in self._places.values():
@@ -86,7 +86,7 @@ class Book:
                     self._files.write(place, self.state.remote_segments(*place.key))
 
     def hide(self, place: Place) -> bool:
-        """Have a partition's file name no segments, until `follow` or `commit`; return whether it names none.
+        """Empty the segments in a partition's file until `follow` or `commit`; return False on an error.
 
         To be called before all segments are removed. The store may take the event late, after the partition
         is tiered again: no local segment may be deleted meanwhile because of what will be removed.
@@ -97,12 +97,12 @@ class Book:
             return is_hidden
 
     def add(self, events: Iterable[Event]) -> None:
-        """Have the next entry say this."""
+        """Queue events for the next entry."""
         with self._lock:
             self._ready += events
 
     def add_segment(self, event: SegmentAdded, topic: TopicImage) -> None:
-        """Have the next entry tell of an uploaded segment, and of its topic before that."""
+        """Queue the event of an uploaded segment, and the event of its topic before that."""
         described = topic_set(topic)
         with self._lock:
             if event.topic_id not in self.state.topics and described not in self._ready:
@@ -116,7 +116,7 @@ class Book:
             self.commit()
 
     def commit(self) -> None:
-        """Return when the ledger has all events. Raises Fenced; StoreError, then the next call goes on."""
+        """Write all queued events into the ledger. Raises Fenced, or StoreError: the events stay queued."""
         self.in_turn(self._commit)
         self._settle()
 
@@ -134,12 +134,15 @@ class Book:
         self.in_turn(commit)
         self._settle()
 
-    def follow_standbys(self, found: Iterable[Registration]) -> Sequence[int]:
-        """Have the ledger name the standbys that are there; return who is gone. Raises as `commit`."""
-        return self.in_turn(lambda: self._leadership.follow(found, self._append))
+    def follow_standbys(self, found: Iterable[Registration], started: Started) -> Sequence[int]:
+        """Have the ledger name the standbys that are there; return who is gone. Raises as `commit`.
+
+        `started` is what the ledger is to say of this broker.
+        """
+        return self.in_turn(lambda: self._leadership.follow(found, self._append, started))
 
     def check_fence(self) -> None:
-        """Return if nobody else has written to the ledger. Raises Fenced, StoreError."""
+        """Check that no other broker has written to the ledger. Raises Fenced, StoreError."""
         self.commit()
         self.in_turn(self._check_fence)
 
@@ -152,7 +155,7 @@ class Book:
             self.commit()
 
     def in_turn(self, do: Callable[[], T]) -> T:
-        """Have the ledger's thread do something; return what it returns, or raise what it raises."""
+        """Call a function in the ledger's thread; return its result, or raise its exception."""
         return self._thread.submit(do).result()
 
     def _commit(self) -> None:
@@ -185,7 +188,7 @@ class Book:
             raise
 
     def _settle(self) -> None:
-        """Make the files right of partitions whose segments have changed in the ledger."""
+        """Write the files of partitions whose segments have changed in the ledger."""
         with self._lock:
             events = []
             while self._in:

@@ -84,7 +84,7 @@ Key = WindowKey | IndexesKey
 
 
 class RemoteCache:
-    """The cache in a directory, of at most `limit()` bytes. For one thread, but for the files in `new`.
+    """The cache in a directory, of at most `limit()` bytes. Other threads write in `new` only.
 
     `now_ms` is a monotonic clock.
     """
@@ -136,7 +136,7 @@ class RemoteCache:
         return key in self._items
 
     def peek(self, key: Key) -> Cached | None:
-        """Return what is cached under a key, which is not used."""
+        """Return what is cached under a key, without counting it as used."""
         item = self._items.get(key)
         return item.cached if item is not None else None
 
@@ -157,9 +157,9 @@ class RemoteCache:
         return item.cached
 
     def promise(self, size: int) -> bool:
-        """Make room for `size` bytes, which `put` or `give_up` ends; return False if there is none now.
+        """Reserve `size` bytes until `put` or `give_up`; return False if there is no room now.
 
-        Something fits into an empty cache however large it is.
+        An empty cache has room for a window of any size.
         """
         if not self._make_room(size, self._now_ms()):
             return False
@@ -223,7 +223,7 @@ def _remove(path: Path) -> None:
 
 
 def _listed(partition: PartitionKey, path: Path) -> tuple[int, Key, Cached]:
-    """Return when it was used, its key, and what is at `path`. Raises ValueError, FileNotFoundError."""
+    """Return the last use, key and value of what is at `path`. Raises ValueError, FileNotFoundError."""
     if path.suffix == INDEXES:
         segment, segment_id = path.stem.split(".")
         key: Key = IndexesKey(partition, int(segment), bytes.fromhex(segment_id))

@@ -39,7 +39,7 @@ def spans(bases: Sequence[int], newest_base: int) -> list[tuple[int, int]]:
 
 
 def ready(segments: Iterable[Sealed], place: Place, remote_end: int) -> list[Sealed]:
-    """Return the segments that are to be uploaded, by offset. `remote_end`: those below are uploaded.
+    """Return the segments that are to be uploaded, by offset. Those below `remote_end` are uploaded already.
 
     Raises Misfit.
     """

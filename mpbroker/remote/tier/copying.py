@@ -1,4 +1,4 @@
-"""Uploads what waits, one segment at a time, and sets aside the partitions whose bytes do not check out."""
+"""Uploads waiting segments, one at a time. A partition with a damaged segment waits, and says why."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Copying:
         return next((text for _, text in self._damaged.values()), "")
 
     def copy(self, places: Sequence[Place], until: float) -> bool:
-        """Upload what waits, until this time at most; return whether nothing is left that could be.
+        """Upload waiting segments, until this time at most; return whether all that can be uploaded is.
 
         Raises StoreError, Fenced, and what `give_way` raises.
         """
@@ -68,7 +68,7 @@ class Copying:
         return True
 
     def _upload(self, candidate: Candidate) -> bool:
-        """Upload a segment; return whether it was."""
+        """Upload a segment; return whether that succeeded."""
         place, segment = candidate
         if place.key in self._damaged and time.monotonic() < self._damaged[place.key][0]:
             return False

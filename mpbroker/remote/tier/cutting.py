@@ -165,7 +165,7 @@ class Cutting:
         return self._config.mpbroker_remote_checkpoint_interval_ms / 1000
 
     def _wait_until(self, due: float) -> None:
-        """Wait, or until a cut is asked for. Raises Stopped."""
+        """Wait until a time, or until a cut is asked for. Raises Stopped."""
         asked = self._asked
         while asked == self._asked and (left_s := due - time.monotonic()) > 0:
             self._work.wait(min(left_s, LOOK_S))

@@ -1,7 +1,7 @@
 """What a thread downloads: the indexes of a segment, the first offset of a window, a window with its indexes.
 
-All is checked before anybody may read it: indexes by the checksum in the ledger, each batch by its own, by
-its place in the segment and by the offsets of its neighbours.
+All of it is checked before anybody may read it: indexes against the checksum in the ledger, batches against
+their own checksums, positions in the segment and neighbours' offsets.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Downloads of windows from the object store into the cache, for the handlers that ask for them.
 
 One thread, that of the tier's loop, has all state here and never waits for the store; the others run jobs:
-read the indexes of a segment, look where a window's offsets begin, download a window. Whoever needs what a
-job brings waits for the same job, and the job goes on when nobody waits for it any more. A reader that goes
-from window to window has the next ones downloaded ahead. (Kafka: RemoteLogReader, RemoteIndexCache; caches of
+read the indexes of a segment, look where a window's offsets begin, download a window. Calls that
+need the same job share it, and a job goes on when no call waits for it any more. The windows after those of a
+sequential reader are downloaded ahead. (Kafka: RemoteLogReader, RemoteIndexCache; caches of
 chunks in plugins.)
 """
 
@@ -188,7 +188,7 @@ class Downloads:
     # ---- an asked window
 
     def _proceed(self, asked: _Asked, error: Exception | None = None) -> None:
-        """Answer, or begin the next job that the answer needs and come back after it."""
+        """Answer the call if all is cached; else begin the next job, which calls this method again."""
         message = asked.message
         if error is not None:
             asked.answer(calls.Failed(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))

@@ -4,6 +4,8 @@ Without a standby there is no lease, and the broker leads always. A standby is n
 first, then in the ledger. From the first try to name it the broker leads only until its lease runs out, since
 the try may be in although it failed. A standby that goes is removed from the ledger first, then from the
 file.
+
+Replicas, which serve reads, are in the file `mpbroker.nodes` alone: nothing depends on them.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ log = logging.getLogger("mpbroker.remote")
 class Leadership:
     """Writes the leading word and the file `mpbroker.nodes`. The thread of the ledger calls all methods.
 
-    `lowered()` is called when the broker leads no longer. Call `begin` first.
+    `lowered()` is called when the broker leads no longer, `replicated(ms)` with the wall time before which
+    all replicas have what was written (0: there is none). Call `begin` first.
     """
 
     def __init__(
@@ -41,13 +44,16 @@ class Leadership:
         counters: CounterPage,
         lowered: Callable[[], object] = lambda: None,
         clock_ns: Callable[[], int] = boot_ns,
+        replicated: Callable[[int], object] = lambda _ms: None,
     ) -> None:
+        self._replicated = replicated
+        self._replicas: list[Registration] = []
         self._leading = leading
         self._counters = counters
         self._lowered = lowered
         self.clock_ns = clock_ns
-        # By broker: the beat of its object, and when it was first seen.
-        self._beats: dict[int, tuple[int, int]] = {}
+        # By the name of the object: its beat, and when that was first seen.
+        self._beats: dict[str, tuple[int, int]] = {}
         self._nodes: Nodes | None = None
         # The supervisor has written the word, or a predecessor.
         self._count(leading.until_ns)
@@ -72,6 +78,10 @@ class Leadership:
         return bool(self._file.owner.standbys)
 
     @property
+    def has_replicas(self) -> bool:
+        return bool(self._replicas)
+
+    @property
     def is_due(self) -> bool:
         """Return whether the ledger needs an entry for the lease."""
         return self.has_lease and self._lease.is_due()
@@ -93,14 +103,18 @@ class Leadership:
             self._lowered()
 
     def follow(
-        self, found: Iterable[Registration], append: Callable[[Sequence[Event]], None]
+        self, found: Iterable[Registration], append: Callable[[Sequence[Event]], None], started: Started
     ) -> Sequence[int]:
         """Have the ledger name those who stand by, and no others; return who is gone.
 
-        `append` puts events into the ledger. Raises OSError, and what `append` raises: then call it again.
+        `append` puts events into the ledger. `started` is what it is to say of this broker. Raises OSError,
+        and what `append` raises: then call it again.
         """
-        append(())
-        wanted = {one.broker_id: one for one in map(_standby, filter(self._is_there, found))}
+        news, self._started = [started] if started != self._started else [], started
+        append(news)
+        there = list(filter(self._is_there, found))
+        wanted = {one.broker_id: _standby(one) for one in there if not one.is_replica}
+        self._replicas = [one for one in there if one.is_replica and one.broker_id not in wanted]
         named = self._ledger.state.standbys
         gone = [broker_id for broker_id in named if broker_id not in wanted]
         events: list[Event] = [one for one in wanted.values() if named.get(one.broker_id) != one]
@@ -117,15 +131,23 @@ class Leadership:
         self._set_standbys(self._ledger.state.standbys)
         self._write_word()
         self._write_nodes()
+        generation = self._file.owner.generation
+        self._replicated(
+            min((one.readable_ms if one.generation == generation else 0 for one in self._replicas), default=0)
+        )
         return gone
 
     def _is_there(self, found: Registration) -> bool:
-        """Return whether the object has changed within SILENT_NS, and is not this broker's own."""
+        """Return whether the object has changed within SILENT_NS, and is not this broker's own.
+
+        That of a replica has to change within a lease.
+        """
         now_ns = self.clock_ns()
-        beat, since_ns = self._beats.get(found.broker_id, (None, 0))
+        beat, since_ns = self._beats.get(found.name, (None, 0))
         if beat != found.beat:
-            self._beats[found.broker_id] = found.beat, (since_ns := now_ns)
-        return found.broker_id != self._started.broker_id and now_ns - since_ns < SILENT_NS
+            self._beats[found.name] = found.beat, (since_ns := now_ns)
+        silent_ns = self._started.lease_ms * _NS_PER_MS if found.is_replica else SILENT_NS
+        return found.broker_id != self._started.broker_id and now_ns - since_ns < silent_ns
 
     def _set_standbys(self, broker_ids: Iterable[int]) -> None:
         owner, before = self._file.owner, self._file.owner.standbys
@@ -155,6 +177,7 @@ class Leadership:
         standbys = self._ledger.state.standbys.values()
         me = Node(started.broker_id, started.rack, started.listeners)
         others = [Node(one.broker_id, one.rack, one.listeners) for one in standbys]
+        others += [Node(one.broker_id, one.rack, one.listeners, True) for one in self._replicas]
         nodes = Nodes(started.broker_id, self._file.owner.generation, [me, *others])
         if nodes == self._nodes:
             return
@@ -178,7 +201,7 @@ def _told(event: Event) -> str:
 
 
 def taken_over(leader: Started | TakenOver, broker_id: int) -> FatalError:
-    """Return what ends a broker whose ledger has another owner: its standby, or a copy restored elsewhere."""
+    """Return the error that ends this broker, because a standby or a restored broker owns the ledger."""
     who = f"broker {leader.broker_id} on {leader.host} has taken over"
     if leader.broker_id != broker_id:
         return FatalError(

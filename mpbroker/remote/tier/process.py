@@ -97,12 +97,15 @@ class TierProcess:
         if not self._leads:
             # There may be standbys.
             context.log.info("clients are served when the ledger has an entry of this start")
-        leadership = Leadership(self._leading, context.counters, self._ring_processors)
+        leadership = Leadership(
+            *(self._leading, context.counters, self._ring_processors),
+            replicated=lambda ms: memory.words("readable").store(0, ms),
+        )
         self.work = TierWork(
             *(config, cluster_id, self._topics, places, memory.words("remote"), context.counters),
             leadership,
             collections_asked=lambda: asked.load(0),
-            bundles=lambda: self._cutting.bundles(),
+            bundles=self._nameless,
             step_back=self._step_back,
         )
         self._cluster_id = cluster_id
@@ -245,13 +248,14 @@ class TierProcess:
             memory.sizes.log_workers,
             lambda: {one.topic_id: one.name for one in (self._topics.now or {}).values()},
         )
-        broker = Broker(list(map(Path, config.log_dirs)), rows)
+        broker = Broker(list(map(Path, config.log_dirs)), rows, memory.failed_dirs)
         control = ControlClient(memory.public_path.parent, CONTROL_TIMEOUT_S)
 
         def instant(state: RemoteState, known: Mapping[str, CutFile], former: Look) -> Instant:
             is_first = self._first_cut is not None and not self._first_cut.load(0)
             if is_first or self._cutting.is_at_rest:
-                return instant_at_rest(broker, state, known, self._mark)
+                is_closed = self._cutting.is_at_rest
+                return instant_at_rest(broker, state, known, self._mark, is_closed=is_closed)
             take = partial(take_instant, control, broker, state, known, former, self._mark)
             return self._instants.submit(take).result()
 
@@ -274,12 +278,16 @@ class TierProcess:
         )
 
     def _mark(self) -> tuple[int, int]:
-        """Return what `take_instant` asks for."""
+        """Return `Instant.shipped` and `Instant.since` as of now."""
         if self._shipper is not None:
             return self._shipper.mark()
         book = self.work.book
         assert book is not None
         return book.state.last_shipped, book.ledger.seq
+
+    def _nameless(self) -> set[bytes]:
+        """Return what the ledger is about to name of a cut that is being made, and of rounds on their way."""
+        return self._cutting.bundles() | (set() if self._shipper is None else self._shipper.objects())
 
     def _wake(self) -> None:
         os.eventfd_write(self.context.bell.fd, 1)

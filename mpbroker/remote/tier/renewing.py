@@ -70,7 +70,8 @@ class Renewing:
             while True:
                 self.look()
                 # Once a lease is enough while nobody stands by: each look costs a request.
-                looks_often = self._work.book is None or self._leadership.has_lease
+                leadership = self._leadership
+                looks_often = self._work.book is None or leadership.has_lease or leadership.has_replicas
                 self._work.wait(self._lease_s / (RENEWALS if looks_often else 1))
         except (Stopped, Fenced):
             return
@@ -81,7 +82,7 @@ class Renewing:
         if book is None or store is None:
             return
         try:
-            gone = book.follow_standbys(read_registrations(store))
+            gone = book.follow_standbys(read_registrations(store), self._work.started())
             # A later start does not know for how long a standby was silent, and would name it again.
             store.delete(map(registration_name, gone))
         except (StoreError, OSError) as error:

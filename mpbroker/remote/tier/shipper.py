@@ -2,7 +2,7 @@
 
 A log worker finishes a round when the worker's word has the round's number (`ipc/unshipped.pxd`). All rounds
 that wait go into one entry of the ledger. Up to INLINE_BYTES the entry has their bytes; more bytes go into
-objects that the entry names.
+objects that the entry names. What the store took of them before it failed is not put there again.
 
 A process that is killed before it writes the word leaves the round waiting. Its successor ships the same
 bytes to the same places again, which changes nothing if the ledger has them already.
@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
@@ -37,6 +38,24 @@ INLINE_BYTES: Final = 256 << 10
 OBJECT_BYTES: Final = 64 << 20
 RETRY_S: Final = 0.2
 log = logging.getLogger("mpbroker.remote")
+
+
+Rounds = Mapping[tuple[int, int], list[Found]]
+"""What rounds have, by worker and number."""
+
+
+class _Sending:
+    """Rounds on their way: the groups of ranges that the store lacks, and the events of the others."""
+
+    def __init__(self, rounds: Rounds) -> None:
+        parts = (part for found in rounds.values() for one in found for part in _divided(one))
+        self.rounds = rounds
+        self.groups = deque(in_groups(parts, lambda part: part.size, OBJECT_BYTES))
+        self.events: list[Shipped] = []
+
+    def is_of(self, rounds: Rounds) -> bool:
+        """Return whether these rounds still wait, with the same files."""
+        return all(rounds.get(key) == found for key, found in self.rounds.items())
 
 
 class Shipper:
@@ -67,14 +86,19 @@ class Shipper:
         self._shown: tuple[int, ...] = ()
         # The number of the last event. It grows after the bytes of the event were read.
         self.number = 0
-        # By worker: the round that the ledger was given, and may not have yet.
-        self._given: dict[int, int] = {}
+        self._sending: _Sending | None = None
+        # Whether the ledger was given their events, and may not have them yet.
+        self._is_given = False
         self._problem = ""
 
     @property
     def has_news(self) -> bool:
         """Return whether a log worker shows another round than at the last call of `follow`."""
         return self._shown != tuple(map(round_number, self._blocks))
+
+    def objects(self) -> set[bytes]:
+        """Return the objects that the next entry is about to name. Any thread may ask."""
+        return set() if self._sending is None else {one.object_id for one in list(self._sending.events)}
 
     def follow(self) -> None:
         """Wake the thread if there is news. Called by the thread that log workers ring for."""
@@ -114,20 +138,23 @@ class Shipper:
         book, store = self._work.book, self._work.store
         assert book is not None
         assert store is not None
-        if not self._given:
+        sending = self._sending
+        if sending is None or not self._is_given:
             rounds = self._read()
             if not rounds:
                 return False
-            found = [one for unsent in rounds.values() for one in unsent]
-            # After the look at the rounds: a cut from here on counts later rounds as not its own.
-            self.number = max(self.number, book.state.last_shipped)
-            book.add(list(self._events(store, found)))
-            self._given = dict(rounds.keys())
+            if sending is None or not sending.is_of(rounds):
+                # After the look at the rounds: a cut from here on counts later rounds as not its own.
+                self.number = max(self.number, book.state.last_shipped)
+                sending = self._sending = _Sending(rounds)
+            self._put(store, sending)
+            book.add(sending.events)
+            self._is_given = True
         book.commit()
-        for worker, number in self._given.items():
+        for worker, number in sending.rounds:
             self._words.store(worker, number)
             self._told(worker)
-        self._given = {}
+        self._sending, self._is_given = None, False
         if self._problem:
             self._problem = ""
             self._counters.set(Counter.COUNT_REMOTE_DOWN_SINCE_MS, 0)
@@ -137,8 +164,8 @@ class Shipper:
     def _waits(self, worker: int) -> bool:
         return round_number(self._blocks[worker]) > self._words.load(worker)
 
-    def _read(self) -> dict[tuple[int, int], list[Found]]:
-        """Return the rounds that wait, by worker and number. Raises NotFound, OSError."""
+    def _read(self) -> Rounds:
+        """Return the rounds that wait. Raises NotFound, OSError."""
         rounds = {}
         for worker, block in enumerate(self._blocks):
             if self._waits(worker) and (read := read_round(block)) is not None:
@@ -148,10 +175,10 @@ class Shipper:
                 ]
         return rounds
 
-    def _events(self, store: ObjectStore, found: Sequence[Found]) -> Iterator[Shipped]:
-        """Yield the events; when they are all there, their objects are in the store."""
-        parts = (part for one in found for part in _divided(one))
-        for some in in_groups(parts, lambda part: part.size, OBJECT_BYTES):
+    def _put(self, store: ObjectStore, sending: _Sending) -> None:
+        """Make the events that are missing, with their objects in the store. Raises StoreError, OSError."""
+        while sending.groups:
+            some = sending.groups[0]
             data = chain.from_iterable(one.read() for one in some)
             size = sum(one.size for one in some)
             ranges = tuple(one.shipped for one in some)
@@ -162,7 +189,8 @@ class Shipper:
                 store.put(shipped_name(object_id), crc.of(data), size)
                 event = Shipped(self.number + 1, ranges, b"", object_id, size, crc.value)
             self.number += 1
-            yield event
+            sending.events.append(event)
+            sending.groups.popleft()
 
     def _pause(self, seconds: float) -> None:
         """Wait for `follow` to wake this thread, for `seconds` at most. Raises Stopped."""

@@ -1,4 +1,4 @@
-"""The time by the store's clock. It decides when objects are deleted, since the owner's clock may be set."""
+"""The time by the store's clock. It decides when objects are deleted: the owner's clock may be wrong."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class StoreClock:
         return self._ahead_ms + boot_ns() // 1_000_000
 
 
-def store_ms(store: ObjectStore) -> int:
-    """Return the time by the store's clock. Raises StoreError."""
-    store.put(CLOCK, [b"\n"], 1)
-    directory, _, _ = CLOCK.rpartition("/")
+def store_ms(store: ObjectStore, name: str = CLOCK) -> int:
+    """Return the time by the store's clock: when the object `name` was written, now. Raises StoreError."""
+    store.put(name, [b"\n"], 1)
+    directory, _, _ = name.rpartition("/")
     for found in store.list(f"{directory}/"):
-        if found.name == CLOCK:
+        if found.name == name:
             return found.modified_ms
-    raise StoreError(f"{CLOCK} was written, and is not listed")
+    raise StoreError(f"{name} was written, and is not listed")

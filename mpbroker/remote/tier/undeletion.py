@@ -1,10 +1,10 @@
 """Makes the directories of a deleted topic's partitions again, from what the object store has.
 
-A partition's directory gets the list of its remote segments and an empty segment where these end, with the
-producers of that offset. So it is opened as one whose local segments were all deleted, and the coordinator
-may create the topic under its old id. The tier then finds the topic among those that are there, and notes
-that in the ledger. Directories that were made for a topic that was not created in the end are found by the
-next try, or set aside by the next start.
+A partition's directory gets the list of its remote segments, its log start, and an empty segment where these
+end, with the producers of that offset. So it is opened as one whose local segments were all deleted, and the
+coordinator may create the topic under its old id. The tier then finds the topic among those that are there,
+and notes that in the ledger. Directories that were made for a topic that was not created in the end are found
+by the next try, or set aside by the next start.
 """
 
 from __future__ import annotations
@@ -72,6 +72,13 @@ def end_of(state: RemoteState, topic_id: bytes, partition: int) -> int:
     return segments[-1].end if segments else state.log_starts.get((topic_id, partition), 0)
 
 
+def start_of(state: RemoteState, topic_id: bytes, partition: int) -> int:
+    """Return the log start of a partition that comes back. It may lie within a segment."""
+    segments = state.segments_of(topic_id, partition)
+    start = segments[0].base if segments else end_of(state, topic_id, partition)
+    return max(start, state.log_starts.get((topic_id, partition), 0))
+
+
 def _make(
     store: ObjectStore, state: RemoteState, topic: RemoteTopic, number: int, log_dirs: Sequence[Path]
 ) -> None:
@@ -92,6 +99,8 @@ def _make(
     if segments:
         write_whole(making / names.segment_name(end, names.SNAPSHOT_SUFFIX), _producers(store, segments[-1]))
         write_remote_segments(making, state.remote_segments(*key))
+        # Nobody may read what retention or DeleteRecords has removed.
+        write_whole(making / names.UNDELETED_START, b"%d" % start_of(state, *key))
     fsync_directory(making)
     making.rename(log_dir / name)
     fsync_directory(log_dir)

@@ -18,6 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from msgspec import structs
+
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc.counters import Counter
 from mpbroker.log.io.pace import Pace, Stints
@@ -64,7 +66,7 @@ class Stopped(Exception):
 class TierWork:
     """The thread's work. Others may read `store`, `state` and `book`, and call `stop`, `pace` and `wait`.
 
-    `step_back` lowers the thread's priority. `bundles` are those of a cut that is being made.
+    `step_back` lowers the thread's priority. `bundles` are objects that the ledger is about to name.
     """
 
     def __init__(
@@ -117,7 +119,7 @@ class TierWork:
         self._stops.set()
 
     def run(self) -> None:
-        """Work until `stop` is called, or what has happened is final."""
+        """Work until `stop` is called, or until an error that no retry can mend."""
         if self._config.mpbroker_remote_read_only:
             with suppress(Stopped):
                 self._serve_reads()
@@ -172,7 +174,7 @@ class TierWork:
             raise taken_over(fenced.leader, self._config.node_id)
 
     def begin(self) -> None:
-        """Open and test the store, and read the ledger to its end; what of this was done is not done again.
+        """Open and test the store, and read the ledger to its end. A later call skips what is done.
 
         Raises StoreRefused, StoreUnfit, OwnerDamaged, LedgerDamaged, Fenced, StoreError, OSError.
         """
@@ -192,9 +194,11 @@ class TierWork:
                 boot_clock_ns=self._leadership.clock_ns,
                 store=self._open_store(url, self._entry_timeout_ms()),
             )
+            self._listeners = config.listeners, config.advertised_listeners
             self._started = Started(
                 *(self._cluster_id, config.node_id, socket.gethostname()),
                 listeners=addresses_of(config),
+                rack=config.broker_rack or "",
                 lease_ms=config.mpbroker_remote_lease_ms,
                 acks=config.mpbroker_remote_acks,
             )
@@ -218,6 +222,15 @@ class TierWork:
                 sum(map(len, self._ledger.state.segments.values())),
                 self._ledger.seq,
             )
+
+    def started(self) -> Started:
+        """Return what the ledger is to say of this broker, also after its listeners were changed."""
+        listeners = self._config.listeners, self._config.advertised_listeners
+        if listeners != self._listeners:
+            # The look-up of a name may take long.
+            self._started = structs.replace(self._started, listeners=addresses_of(self._config))
+            self._listeners = listeners
+        return self._started
 
     def turn(self) -> float:
         """Do all that is to be done now; return the seconds until the next turn.
@@ -312,7 +325,7 @@ class TierWork:
         )
 
     def _read_only(self, refused: Exception | None = None) -> None:
-        """Read the ledger for those who read what the store has, if that was not reached. Raises Stopped."""
+        """Read the ledger to serve remote segments, if `begin` failed before it. Raises Stopped."""
         if self.store is None or self.book is not None:
             return
         reader = self._reader = self._reader or LedgerReader(self.store)

@@ -88,6 +88,7 @@ except SystemExit as ended:
         ["--log-workers", "x"],
         ["--follow", "/a", "-o", "a=1"],
         ["--standby", "--config", "a"],
+        ["--standby", "--read-only"],
     ],
 )
 def test_typer_and_serve_itself_read_the_same_flags(

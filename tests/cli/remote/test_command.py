@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from mpbroker.ipc.nodes import NODES_FILE, Node, Nodes, write_nodes
 from mpbroker.remote.store.directory import DirectoryStore
 from mpbroker.remote.tier.collector import ORPHAN_MS
 from mpbroker.testing import Broker
@@ -64,6 +65,18 @@ def test_status_counts_what_the_store_has(cli: OwnCli, place: Path) -> None:
     assert "2 segments" in said
     assert "generation 1" in said
     assert "one is due every 60 s" in said
+
+
+def test_status_tells_who_serves_reads(cli: OwnCli) -> None:
+    assert "serve reads" not in cli("remote", "status").out
+    directory = Path(cli("remote", "status", "--json").json["log_dirs"][0])
+    write_nodes(directory, Nodes(1, 1, [Node(1), Node(7, "a", {}, True)]))
+    try:
+        assert "serve reads" in (said := cli("remote", "status").out)
+        assert "broker 7" in said
+        assert cli("remote", "status", "--json").json["replicas"] == [7]
+    finally:
+        (directory / NODES_FILE).unlink()
 
 
 def test_status_of_a_topic_tells_where_it_begins_and_ends(cli: OwnCli) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.table import PartitionFlag
@@ -21,7 +23,7 @@ from tests.support.stepped_log import Broker, settle
 
 pytestmark = pytest.mark.usefixtures("tidy")
 SETTINGS = {"remote_log_storage_system_enable": True, "mpbroker_remote_acks": "ledger"}
-TIMED_OUT, STORAGE_ERROR = 7, 56
+TIMED_OUT, NOT_ENOUGH_REPLICAS, STORAGE_ERROR = 7, 19, 56
 
 
 class Gated:
@@ -93,6 +95,38 @@ def test_who_wants_no_answer_waits_for_nothing(gated: Gated) -> None:
     gated.process.work(0)
     assert [reply.kind for reply in gated.rig.replies()] == [SlotKind.NOOP]
     gated.ship()
+
+
+def test_who_is_not_held_back_by_answers_is_refused_in_the_end(
+    gated: Gated, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Check that a long outage does not make the next round grow without bound."""
+    caplog.set_level(logging.INFO)
+    data = make_batch(10)
+    gated.process.turn.for_tests(unshipped_bytes=3 * len(data))
+    gated.produce(data)
+    directory = gated.rig.directory / "t-0"
+
+    def kinds(count: int) -> list[SlotKind]:
+        for _ in range(count):
+            gated.produce(data, acks=0)
+            gated.process.work(0)
+        gated.process._do_housekeeping()
+        return [reply.kind for reply in gated.rig.replies()]
+
+    assert kinds(5) == [SlotKind.NOOP] * 3 + [SlotKind.CLOSE] * 2
+    assert (directory / names.segment_name(0)).stat().st_size == 4 * len(data)
+    gated.produce(data)
+    gated.process.work(0)
+    assert [reply.results[0].error for reply in gated.rig.replies()] == [NOT_ENOUGH_REPLICAS]
+    assert gated.process.context.counters.get(Counter.COUNT_UNSHIPPED_REFUSED) == 3
+    gated.ship()
+    gated.rig.replies()
+    assert kinds(1) == [SlotKind.NOOP]
+    gated.ship()
+    assert gated.high_watermark() == 50
+    told = [record.getMessage() for record in caplog.records if "produce requests" in record.getMessage()]
+    assert [" refused" in one for one in told] == [True, False]
 
 
 def test_rounds_are_shipped_one_after_the_other(gated: Gated) -> None:

@@ -13,6 +13,7 @@ import pytest
 from mpbroker.remote.cuts import bundles, cutter
 from mpbroker.remote.cuts.bundles import FileChanged
 from mpbroker.remote.cuts.cutter import Cutter, expired
+from mpbroker.remote.cuts.instant import CutSkipped
 from mpbroker.remote.cuts.manifest import BUNDLES, CUTS, bundle_name
 from mpbroker.remote.restore.plan import make_plan
 from mpbroker.remote.store.object_store import StoreError
@@ -74,6 +75,83 @@ def test_what_is_of_the_running_broker_or_not_finished_is_in_no_cut(world: CutWo
         write(world, name, b"x")
     world.cut()
     assert world.restore() == before
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> CutWorld:
+    """Two log directories, each with a partition, and a cut of both."""
+    made = CutWorld(tmp_path, directories=2)
+    for number, log_dir in enumerate(made.log_dirs):
+        (log_dir / f"t-{number}").mkdir()
+        (log_dir / f"t-{number}" / "partition.metadata").write_bytes(text_of_id(TOPIC_ID))
+        (log_dir / f"t-{number}" / f"{0:020d}.log").write_bytes(b"before")
+    made.ledger.append([TOPIC, segment(0, partition=1)])
+    made.cut()
+    return made
+
+
+def brought_back(world: CutWorld) -> dict[str, bytes]:
+    """Return the files of the newest cut, although the segment has no objects."""
+    found = world.restore(make_plan(world.objects))
+    return {path: data for path, data in found.items() if REMOTE_SEGMENTS not in path}
+
+
+def grow(world: CutWorld) -> None:
+    for path in world.root.glob("data*/t-*/*.log"):
+        path.write_bytes(b"before, and since")
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_of_an_offline_directory_a_cut_has_what_the_one_before_has(
+    two: CutWorld, caplog: pytest.LogCaptureFixture, *, is_there: bool
+) -> None:
+    """Check it for one that has failed, and for one that cannot be listed any more."""
+    before = {path: data for path, data in expected(two).items() if path[0] == "1"}
+    remote = make_plan(two.objects).manifest.remote
+    assert remote
+    grow(two)
+    if is_there:
+        two.failed = 0b10
+    else:
+        two.log_dirs[1].rename(two.root / "away")
+    for _ in range(3):
+        two.cut()
+    of_first = {path: data for path, data in expected(two).items() if path[0] == "0"}
+    assert b"since" in of_first[f"0/t-0/{0:020d}.log"]
+    two.again()
+    two.cut()
+    assert brought_back(two) == {**of_first, **before}
+    manifest = make_plan(two.objects).manifest
+    assert (manifest.remote, sorted(manifest.directories)) == (remote, ["0/t-0", "1/t-1"])
+    assert [one.getMessage()[-45:] for one in caplog.records if "is offline" in one.getMessage()] == [
+        "data1 is offline: cuts have of it what the one before has"[-45:]
+    ] * 2
+    two.failed = 0
+    if not is_there:
+        (two.root / "away").rename(two.log_dirs[1])
+    two.cut()
+    assert brought_back(two) == expected(two)
+
+
+def test_of_an_offline_directory_nothing_that_was_shipped_is_lost(two: CutWorld) -> None:
+    """Check that the cut stays to which a restore applies what was acknowledged since."""
+    grow(two)
+    two.failed = 0b10
+    two.shipped = 1
+    with pytest.raises(CutSkipped, match="let a standby take over"):
+        two.cut()
+    two.failed = 0
+    two.cut()
+    two.failed = 0b10
+    two.cut()
+    assert brought_back(two) == expected(two)
+
+
+def test_what_is_offline_before_the_first_cut_is_in_none(tmp_path: Path) -> None:
+    world = CutWorld(tmp_path, directories=2)
+    world.failed = 0b10
+    with pytest.raises(CutSkipped, match="no former cut has it"):
+        world.cut()
 
 
 def test_only_the_new_end_of_a_segment_is_read(world: CutWorld) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.listeners import Listener
 from mpbroker.remote.ledger.registrations import (
@@ -23,6 +25,13 @@ def test_the_owner_reads_what_standbys_have_written_last() -> None:
     for one in (registration(2), registration(3), registration(2, beat=1)):
         register(store, one)
     assert read_registrations(store) == [registration(2, beat=1), registration(3)]
+
+
+def test_a_replica_and_a_standby_of_the_same_number_are_two() -> None:
+    store, replica = MemoryStore(), replace(registration(2), is_replica=True, generation=3, readable_ms=7)
+    for one in (registration(2), replica):
+        register(store, one)
+    assert read_registrations(store) == [registration(2), replica]
 
 
 def test_what_is_no_registration_is_passed_over() -> None:

@@ -218,11 +218,14 @@ def test_a_kill_between_any_two_changes_is_repaired(world: CutWorld) -> None:
     assert at > 8
 
 
+@pytest.mark.parametrize("is_read", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_happens_to_files_the_mirror_is_the_instant_of_each_cut(tmp_path: Path, seed: int) -> None:
+def test_whatever_happens_to_files_the_mirror_is_the_instant_of_each_cut(
+    tmp_path: Path, seed: int, is_read: bool
+) -> None:
     chance = random.Random(seed)
     world = CutWorld(tmp_path, directories=2)
-    follower = Mirror(world.objects, targets(world))
+    follower = Mirror(world.objects, targets(world), is_read=is_read)
     with patch.object(bundles, "PIECES_MAX", 3), patch.object(bundles, "BUNDLE_BYTES", 700):
         for _ in range(60):
             path = world.log_dirs[chance.randrange(2)] / f"t-{chance.randrange(3)}"
@@ -249,11 +252,13 @@ def test_whatever_happens_to_files_the_mirror_is_the_instant_of_each_cut(tmp_pat
                         Mirror(KillingStore(world.objects, chance.randrange(3)), targets(world)).apply(
                             world.plan().manifest
                         )
-                    follower = Mirror(world.objects, targets(world))
+                    follower = Mirror(world.objects, targets(world), is_read=is_read)
                 elif chance.random() < 0.7:
+                    links = linked(targets(world), tmp_path / "links") if is_read else {}
                     with killed_at(chance.randrange(20)):
                         follower.apply(world.plan().manifest)
                     follower.apply(world.plan().manifest)
+                    assert all(link.read_bytes().startswith(data) for link, data in links.items())
                     assert contents(targets(world)) == original(world)
                     assert empty_directories(targets(world)) == empty_directories(world.log_dirs)
     world.cut()
@@ -269,3 +274,14 @@ def empty_directories(log_dirs: list[Path]) -> set[str]:
         for path in log_dir.iterdir()
         if path.is_dir()
     }
+
+
+def linked(log_dirs: list[Path], directory: Path) -> dict[Path, bytes]:
+    """Link all files; return what they have, by link."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    found = {}
+    for number, path in enumerate(path for one in log_dirs for path in one.rglob("*") if path.is_file()):
+        os.link(path, directory / str(number))
+        found[directory / str(number)] = path.read_bytes()
+    return found

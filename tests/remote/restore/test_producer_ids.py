@@ -11,11 +11,11 @@ from mpbroker.coordinator.metadata.metadata_records import MetadataRecord, build
 from mpbroker.coordinator.metadata.replay import replay
 from mpbroker.ipc.table import Partition, PartitionFlag
 from mpbroker.protocol.messages import ProducerIdsRecord, RemoveTopicRecord, TopicRecord
-from mpbroker.protocol.topic_names import METADATA_TOPIC_ID
+from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.remote.restore.producer_ids import JUMP, jump_ahead
-from mpbroker.storage.checkpoints import write_epochs
-from mpbroker.storage.names import METADATA_DIRECTORY, segment_name
+from mpbroker.storage.checkpoints import read_offsets, write_epochs, write_offsets
+from mpbroker.storage.names import METADATA_DIRECTORY, RECOVERY_POINTS, segment_name
 
 PATH = f"0/{METADATA_DIRECTORY}"
 
@@ -53,8 +53,11 @@ def test_also_where_no_id_was_given_out(tmp_path: Path) -> None:
     directory.mkdir()
     batch = build_metadata_batch([encode_record(TopicRecord(name="t", topic_id=b"1" * 16))], 5, 0, 4)
     (directory / segment_name(0)).write_bytes(batch)
+    write_offsets(tmp_path / RECOVERY_POINTS, {(METADATA_TOPIC, 0): 1, ("t", 0): 5})
     jump_ahead([PATH], [tmp_path], 1)
     assert next_id(tmp_path) == JUMP
+    # So a start after a clean stop takes the record for no damage.
+    assert dict(read_offsets(tmp_path / RECOVERY_POINTS)) == {(METADATA_TOPIC, 0): 2, ("t", 0): 5}
 
 
 def test_the_record_is_of_the_epoch_that_an_owner_without_records_has_begun(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from mpbroker.storage.checkpoints import (
     write_offsets,
     write_topic_id,
 )
-from mpbroker.storage.names import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, segment_name
+from mpbroker.storage.names import CLEAN_SHUTDOWN, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, segment_name
 from tests.support.cut_world import CutWorld, contents
 
 T, U = b"t" * 16, b"u" * 16
@@ -78,7 +78,10 @@ def test_a_range_without_bytes_moves_the_log_start(world: CutWorld) -> None:
     write_offsets(world.log_dirs[0] / HIGH_WATERMARKS, Offsets({("t", 0): 16, ("other", 1): 99}))
     write_offsets(world.log_dirs[0] / RECOVERY_POINTS, Offsets({("t", 0): 3}))
     files = files_of(world)
+    # The directories are no more as a clean stop has left them.
+    (mark := world.log_dirs[0] / CLEAN_SHUTDOWN).touch()
     files.apply(Shipped(1, (of(end=(15, 10, 60), log_start=7),)))
+    assert not mark.exists()
     assert files.finish() == [(f"0/{LOG_STARTS}", 0), (f"0/{HIGH_WATERMARKS}", 0)]
     assert dict(read_offsets(world.log_dirs[0] / LOG_STARTS)) == {("t", 0): 7}
     assert dict(read_offsets(world.log_dirs[0] / HIGH_WATERMARKS)) == {("t", 0): 15, ("other", 1): 99}

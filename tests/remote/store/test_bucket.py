@@ -146,8 +146,8 @@ def test_pieces_that_fail_make_no_object(server: ObjectStoreServer, size: int) -
 @pytest.mark.parametrize(
     ("setting", "value", "url", "why"),
     [
-        ("AWS_SECRET_ACCESS_KEY", "wrong", URL, "SignatureDoesNotMatch: give the broker credentials"),
-        ("AWS_ACCESS_KEY_ID", "unknown", URL, "give the broker credentials"),
+        ("AWS_SECRET_ACCESS_KEY", "wrong", URL, "SignatureDoesNotMatch: give credentials"),
+        ("AWS_ACCESS_KEY_ID", "unknown", URL, "give credentials"),
         (
             "AWS_REGION",
             "us-east-1",

@@ -14,6 +14,7 @@ from mpbroker.remote.restore.plan import check_objects, make_plan
 from mpbroker.remote.tier import hand_over
 from mpbroker.remote.tier.cutting import Cutting
 from mpbroker.remote.tier.hand_over import HandOver
+from mpbroker.storage.names import CLEAN_SHUTDOWN
 from tests.support.fault_store import Fault
 from tests.support.ledger_parts import read
 from tests.support.log_rig import TOPIC_ID
@@ -32,7 +33,7 @@ def last(world: TierWorld, monkeypatch: pytest.MonkeyPatch) -> HandOver:
         *(world.rig.config, world.work, world.context.counters),
         lambda store, paced: Cutter(
             *(store, broker, ("cluster", 1)),
-            lambda state, known, _former: instant_at_rest(broker, state, known),
+            lambda state, known, _former: instant_at_rest(broker, state, known, is_closed=cutting.is_at_rest),
             paced,
         ),
     )
@@ -59,6 +60,8 @@ def local(world: TierWorld, directory: Path) -> dict[str, bytes]:
 def test_a_restore_after_a_clean_stop_brings_all_back(
     world: TierWorld, last: HandOver, tmp_path: Path
 ) -> None:
+    mark = world.rig.directory / CLEAN_SHUTDOWN
+    mark.touch()
     last.run()
     plan = make_plan(world.memory_store)
     check_objects(world.memory_store, plan)
@@ -67,6 +70,7 @@ def test_a_restore_after_a_clean_stop_brings_all_back(
     write_files(world.memory_store, plan, [restored], lambda _count: None)
     finish([restored])
     assert local(world, restored) == local(world, world.rig.directory)
+    assert (restored / CLEAN_SHUTDOWN).exists()
     assert not read(world.memory_store).state.is_released
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec.structs import force_setattr, replace
 
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.leading import ALWAYS, NEVER
@@ -20,7 +21,7 @@ from mpbroker.remote.tier import leadership, work
 from mpbroker.storage.names import REMOTE_OWNER
 from tests.support.fault_store import Fault
 from tests.support.ledger_parts import read
-from tests.support.standing_by import STANDBY, faults, stand_by, take_over
+from tests.support.standing_by import STANDBY, faults, serve_reads, stand_by, take_over
 from tests.support.tier_world import CLUSTER, TierWorld
 
 SECOND_NS = 1_000_000_000
@@ -59,6 +60,29 @@ def named(world: TierWorld) -> list[int]:
 def nodes(world: TierWorld) -> list[int]:
     found = read_json(world.rig.directory / NODES_FILE, Nodes)
     return [] if found is None else [one.id for one in found.nodes]
+
+
+@pytest.mark.parametrize("fault", [None, Fault.ERROR, Fault.LOST])
+def test_a_listener_that_is_added_is_told_to_clients_and_to_standbys(
+    led: TierWorld, fault: Fault | None
+) -> None:
+    config = led.work._config
+    added = replace(config.listeners[0], name="ADDED", host="example.org", port=9999)
+    # As a process adopts settings.
+    force_setattr(config, "listeners", (*config.listeners, added))
+    faults(led).plan("create", fault)
+    for _ in range(2):
+        led.renewing.look()
+    found = read_json(led.rig.directory / NODES_FILE, Nodes)
+    leader = read(led.memory_store).state.leader
+    assert found is not None
+    assert leader is not None
+    assert found.nodes[0].listeners == leader.listeners
+    assert leader.listeners["ADDED"] == ("example.org", 9999)
+    assert named(led) == [STANDBY]
+    before = read(led.memory_store).seq
+    led.renewing.look()
+    assert read(led.memory_store).seq == before
 
 
 def test_without_a_standby_a_broker_leads_always_and_writes_nothing_for_it(alone: TierWorld) -> None:
@@ -279,3 +303,31 @@ def test_a_damaged_owners_file_keeps_nobody_from_reading_and_leads_if_nobody_sta
     assert alone.work.state is not None
     assert len(alone.work.state.segments) == 1
     assert word(alone) == (NEVER if has_standby else ALWAYS)
+
+
+def test_replicas_are_told_to_clients_and_neither_ledger_nor_lease_knows_of_them(alone: TierWorld) -> None:
+    readable, lease_ns, before = (
+        alone.rig.memory.words("readable"),
+        30 * SECOND_NS,
+        read(alone.memory_store).seq,
+    )
+    serve_reads(alone, 5, 1, 1, 700)
+    serve_reads(alone, 6, 1, 1, 600)
+    assert (nodes(alone), readable.load(0)) == ([1, 5, 6], 600)
+    found = read_json(alone.rig.directory / NODES_FILE, Nodes)
+    assert found is not None
+    assert [(one.rack, one.is_replica) for one in found.nodes] == [("", False), ("a", True), ("a", True)]
+    assert (word(alone), owners(alone), named(alone)) == (ALWAYS, [], [])
+    assert read(alone.memory_store).seq == before
+    # One that is silent for a lease is gone. What another owner has told one does not count.
+    alone.now_ns += lease_ns - 1
+    serve_reads(alone, 5, 2, 1, 800)
+    assert (nodes(alone), readable.load(0)) == ([1, 5, 6], 600)
+    alone.now_ns += 1
+    serve_reads(alone, 5, 3, 2, 900)
+    assert (nodes(alone), readable.load(0)) == ([1, 5], 0)
+    serve_reads(alone, 5, 4, 1, 900)
+    assert readable.load(0) == 900
+    alone.now_ns += lease_ns
+    alone.renewing.look()
+    assert (nodes(alone), readable.load(0)) == ([], 0)

@@ -10,7 +10,7 @@ import pytest
 from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.unshipped import round_number
-from mpbroker.remote.cuts.manifest import SHIPPED
+from mpbroker.remote.cuts.manifest import SHIPPED, parse_cut_object
 from mpbroker.remote.ledger.events import CutTaken, Shipped
 from mpbroker.remote.ledger.reader import LedgerReader, read_entries
 from mpbroker.remote.restore.shipped import ShippedFiles
@@ -146,6 +146,42 @@ def test_nobody_is_told_before_the_ledger_has_it(shipping: Shipping, fault: Faul
     assert shipping.world.count(Counter.COUNT_REMOTE_DOWN_SINCE_MS) == 0
     assert [event.number for event in shipping.events()] == [1]
     shipping.ship()
+
+
+@pytest.mark.parametrize("is_changed", [False, True])
+def test_a_store_that_fails_is_not_given_the_same_bytes_again(
+    shipping: Shipping, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_changed: bool
+) -> None:
+    """Check it with a round of two objects; both are put again where its files have changed meanwhile."""
+    monkeypatch.setattr(module, "OBJECT_BYTES", len(BATCH))
+    store = shipping.world.store
+    assert isinstance(store, FaultStore)
+    shipping.produce(BATCH)
+    shipping.ship()
+    shipping.produce(make_batch(1))
+    shipping.produce(BATCH, BATCH)
+    shipping.world.broker.process.work(0)
+    shipping.shipper.turn()
+    process = shipping.world.broker.process
+    until(lambda: shipping.shipper._read() != {}, "the next round waits", lambda: process.work(5))
+    before = sum(operation == "put" for operation, _ in store.calls)
+    store.plan("put", None, Fault.ERROR, Fault.ERROR)
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            shipping.shipper.turn()
+    made = shipping.shipper.objects()
+    assert made <= {parse_cut_object(name) for name in shipping.world.memory_store.objects}
+    if is_changed:
+        assert shipping.shipper._sending is not None
+        next(iter(shipping.shipper._sending.rounds.values())).clear()
+    shipping.ship()
+    tries = [name for operation, name in store.calls if operation == "put"][before:]
+    assert len(tries) == (5 if is_changed else 4)
+    assert made
+    assert made.isdisjoint(one.object_id for one in shipping.events()) == is_changed
+    assert shipping.shipper.objects() == set()
+    own = segments_of(shipping.world.rig.directory)
+    assert shipping.applied(tmp_path / "empty") == {path: own[path] for path in own if path[:3] == "t-0"}
 
 
 def test_a_tier_that_dies_leaves_a_round_that_is_shipped_again(shipping: Shipping, tmp_path: Path) -> None:

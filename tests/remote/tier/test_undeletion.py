@@ -11,7 +11,7 @@ from mpbroker.ipc.calls import UndeleteTopic
 from mpbroker.log.partition.partition_log import PartitionLog
 from mpbroker.log.recovery.log_loader import Known, load
 from mpbroker.remote.layout.indexes import split_indexes
-from mpbroker.remote.ledger.events import TopicDeleted
+from mpbroker.remote.ledger.events import LogStartMoved, TopicDeleted
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.store.object_store import StoreError
 from mpbroker.remote.tier import undeletion
@@ -53,6 +53,23 @@ def test_the_partition_opens_where_its_segments_end(
     parts = split_indexes(world.memory_store.objects[last.objects.indexes], last.index_sizes)
     assert log.state.producers.snapshot() == parts.producer_snapshot
     assert list(log.epochs) == [(0, 0), (1, 9)]
+
+
+def test_what_was_deleted_from_a_segment_stays_deleted(
+    world: TierWorld, state: RemoteState, tmp_path: Path
+) -> None:
+    """Check it from the first moment on, before anybody has checkpointed the log start."""
+    state.apply([LogStartMoved(TOPIC_ID, 0, 4)], wall_ms())
+    undelete(world.store, state, WANTED, {}, [tmp_path], wall_ms())
+    log = opened(world, tmp_path)
+    assert (log.log_start, log.state.log_end) == (4, 9)
+    assert log.epochs[0] == (0, 4)
+    # A later checkpoint counts, too.
+    config = resolve(world.rig.config, {"remote.storage.enable": "true"})
+    known = Known(clean=False, log_start=5)
+    log = load(tmp_path / "t-0", "t", 0, TOPIC_ID, config, known, lambda _: None)
+    log.close_files()
+    assert log.log_start == 5
 
 
 def test_a_second_try_finds_what_the_first_one_made(

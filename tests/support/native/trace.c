@@ -135,6 +135,8 @@ int linkat(int from, const char *path, int to, const char *name, int flags) {
     return failed;
 }
 
+int link(const char *path, const char *name) { return linkat(AT_FDCWD, path, AT_FDCWD, name, 0); }
+
 static int open_traced(int dir, const char *path, int flags, mode_t mode) {
     char whole[PATH_MAX];
     if ((flags & O_TMPFILE) == O_TMPFILE) return open_unnamed(dir, path, flags, mode);
@@ -196,9 +198,14 @@ int rename(const char *from, const char *to) {
     if (!failed) {
         const char *old_name, *new_name;
         uint64_t dir = parent_of(whole, &old_name);
-        if (parent_of(other, &new_name) != dir) abort();
-        int length = sprintf(names, "%s%c%s", old_name, 0, new_name);
-        event(RENAME, dir, inode_at(other), 0, names, (uint32_t)length);
+        if (parent_of(other, &new_name) == dir) {
+            int length = sprintf(names, "%s%c%s", old_name, 0, new_name);
+            event(RENAME, dir, inode_at(other), 0, names, (uint32_t)length);
+        } else {
+            /* Each directory has its own time of sync. */
+            name_event(CREATE, other, inode_at(other));
+            name_event(UNLINK, whole, 0);
+        }
     }
     pthread_mutex_unlock(&lock);
     return failed;

@@ -69,8 +69,8 @@ final class BatchCursor implements Closeable {
     }
   }
 
-  boolean isFetching() {
-    return pieces instanceof FetchedPieces;
+  String metric() {
+    return pieces.metric();
   }
 
   /** Returns the batch's first wanted offset. */

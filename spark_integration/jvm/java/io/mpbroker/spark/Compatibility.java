@@ -23,10 +23,13 @@ final class Compatibility {
   static final List<Use> USES =
       List.of(
           new Use("org.apache.spark.SparkConf", "getAllWithPrefix"),
+          // Its private methods name classes that Spark does not have.
+          new Use("org.apache.spark.SparkEnv"),
           new Use("org.apache.spark.SparkRuntimeException"),
           new Use("org.apache.spark.api.python.PythonFunction"),
           new Use("org.apache.spark.api.python.PythonUtils$", "defaultPythonExec"),
           new Use("org.apache.spark.api.python.SpecialLengths", "PYTHON_EXCEPTION_THROWN"),
+          new Use("org.apache.spark.deploy.SparkHadoopUtil", "get", "newConfiguration"),
           new Use("org.apache.spark.storage.StorageUtils"),
           new Use("org.apache.spark.unsafe.Platform"),
           new Use("org.apache.spark.unsafe.types.UTF8String"),

@@ -4,11 +4,9 @@ import io.mpbroker.spark.Failures.CorruptLog;
 import io.mpbroker.spark.Failures.SourceUnavailable;
 import io.mpbroker.spark.fetch.Fetcher;
 import java.io.IOException;
-import java.nio.ByteBuffer;
-import sun.nio.ch.DirectBuffer;
 
 /** Fetches the pieces of a range from brokers, as Python's read_remote does. Each answer is a piece. */
-final class FetchedPieces implements Pieces {
+final class FetchedPieces extends MemoryPieces {
   private final LogRange range;
   private final Manifest.Rules rules;
   private final Fetcher fetcher;
@@ -19,7 +17,6 @@ final class FetchedPieces implements Pieces {
   private boolean isOver;
   /** Counts fetches of the offset that new leaders refused because their high watermark was still below it. */
   private int vain;
-  private ByteBuffer records = ByteBuffer.allocateDirect(0);
   private AbortedRanges aborted = AbortedRanges.NOT_WANTED;
 
   FetchedPieces(LogRange range, Manifest.Rules rules) {
@@ -132,34 +129,8 @@ final class FetchedPieces implements Pieces {
   }
 
   @Override
-  public long start() {
-    return 0;
-  }
-
-  @Override
-  public long end() {
-    return records.limit();
-  }
-
-  @Override
-  public boolean holds(long position, long length) {
-    return position + length <= records.limit();
-  }
-
-  /** Throws, since the window is the whole piece. */
-  @Override
-  public void move(long position, int least) {
-    throw new IllegalStateException("all batches are in memory");
-  }
-
-  @Override
-  public long address(long position) {
-    return ((DirectBuffer) records).address() + position;
-  }
-
-  @Override
-  public ByteBuffer slice(long position, int length) {
-    return records.slice((int) position, length);
+  public String metric() {
+    return ReadMetrics.RecordsFetched.NAME;
   }
 
   @Override

@@ -110,6 +110,11 @@ final class FilePieces implements Pieces {
   }
 
   @Override
+  public String metric() {
+    return ReadMetrics.RecordsOfFiles.NAME;
+  }
+
+  @Override
   public AbortedRanges aborted() {
     return range.aborted();
   }

@@ -9,7 +9,7 @@ import org.apache.spark.util.Utils;
  *
  * <p>{@code clusterId} and {@code nodeId} name the broker that owns the log directory. {@code places} are the
  * directories in which the partition may be, the planned one first; without any the range has to be fetched.
- * {@code bytes} is the size of the range in files when it was planned. {@code aborted} has the aborted
+ * {@code bucket} has its objects if it is read from a bucket, else it is null. {@code bytes} is the size of the range in files when it was planned. {@code aborted} has the aborted
  * transactions of which files may have records, if the reader must leave these out.
  */
 record LogRange(
@@ -21,13 +21,14 @@ record LogRange(
     String clusterId,
     String nodeId,
     ArrayList<String> places,
+    BucketFiles bucket,
     long bytes,
     AbortedRanges aborted)
     implements InputPartition {
 
   /** An empty range of no partition. */
   static final LogRange NOTHING =
-      new LogRange("", 0, 0, 0, null, "", "", new ArrayList<>(), 0, AbortedRanges.NOT_WANTED);
+      new LogRange("", 0, 0, 0, null, "", "", new ArrayList<>(), null, 0, AbortedRanges.NOT_WANTED);
 
   /** Accepts null for {@code aborted} if the reader wants aborted records, too. */
   LogRange {
@@ -37,14 +38,14 @@ record LogRange(
   /** Describes a task that fetches. */
   static LogRange fetched(String topic, int partition, long start, long end, String topicId) {
     return new LogRange(
-        topic, partition, start, end, topicId, "", "", new ArrayList<>(), 0, AbortedRanges.NOT_WANTED);
+        topic, partition, start, end, topicId, "", "", new ArrayList<>(), null, 0, AbortedRanges.NOT_WANTED);
   }
 
   /** Returns the part of the range that lies within [from, to). */
   LogRange within(long from, long to) {
     return new LogRange(
-        topic, partition, Math.max(start, from), Math.min(end, to), topicId, clusterId, nodeId, places, bytes,
-        aborted);
+        topic, partition, Math.max(start, from), Math.min(end, to), topicId, clusterId, nodeId, places, bucket,
+        bytes, aborted);
   }
 
   /** Returns true if all offsets of the batch lie within the range. */

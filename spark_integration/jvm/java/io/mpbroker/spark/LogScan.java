@@ -59,11 +59,16 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
 
   /** Describes for the user from where tasks read. */
   private String how() {
+    long stored = manifest.tasks().stream().filter(one -> one.bucket() != null).count();
+    if (stored == manifest.tasks().size() && stored > 0) {
+      return "from a bucket";
+    }
     if (manifest.rules().brokers() == null) {
       return "from files";
     }
     boolean fetchesAll = manifest.tasks().stream().allMatch(one -> one.places().isEmpty());
-    return fetchesAll ? "fetching" : "from files where a task finds them, else fetching";
+    return (stored > 0 ? "from a bucket, after that " : "")
+        + (fetchesAll ? "fetching" : "from files where a task finds them, else fetching");
   }
 
   @Override
@@ -106,7 +111,7 @@ final class LogScan implements Scan, Batch, SupportsReportStatistics {
       width += STORED.contains(field.name()) ? 0 : field.dataType().defaultSize();
     }
     long bytes = rows * width + (stored ? tasks.stream().mapToLong(LogRange::bytes).sum() : 0);
-    boolean isKnown = !stored || tasks.stream().noneMatch(one -> one.places().isEmpty());
+    boolean isKnown = !stored || tasks.stream().noneMatch(one -> one.places().isEmpty() && one.bucket() == null);
     return new Estimate(
         isKnown ? OptionalLong.of(Math.max(bytes, 1)) : OptionalLong.empty(), OptionalLong.of(rows));
   }

@@ -6,13 +6,16 @@ import java.io.IOException;
 import java.nio.ByteBuffer;
 
 /**
- * Gives the bytes of a range in pieces of whole batches: segment files, or brokers' answers.
+ * Gives the bytes of a range in pieces of whole batches: segment files, windows of a bucket, or brokers' answers.
  *
  * <p>Positions count within the current piece. The part of it that is in memory is its window.
  */
 interface Pieces extends Closeable {
-  /** Opens the files of the range if this host has them; else fetches it. */
+  /** Opens the objects of the range if the plan names any, or its files if this host has them; else fetches it. */
   static Pieces of(LogRange range, Manifest.Rules rules) throws IOException {
+    if (range.bucket() != null) {
+      return new BucketPieces(range, rules);
+    }
     return SegmentFiles.areHere(range, rules) ? new FilePieces(range, rules) : new FetchedPieces(range, rules);
   }
 
@@ -39,6 +42,9 @@ interface Pieces extends Closeable {
 
   /** Returns bytes of the window. */
   ByteBuffer slice(long position, int length);
+
+  /** Returns the metric that counts the records. (ReadMetrics.) */
+  String metric();
 
   /** Returns the aborted transactions that have records in the piece. */
   AbortedRanges aborted();

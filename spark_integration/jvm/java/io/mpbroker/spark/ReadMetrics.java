@@ -9,7 +9,7 @@ final class ReadMetrics {
   private ReadMetrics() {}
 
   static CustomMetric[] all() {
-    return new CustomMetric[] {new Bytes(), new RecordsOfFiles(), new RecordsFetched()};
+    return new CustomMetric[] {new Bytes(), new RecordsOfFiles(), new RecordsOfBucket(), new RecordsFetched()};
   }
 
   /** Counts the bytes of record batches as they are stored. */
@@ -39,6 +39,21 @@ final class ReadMetrics {
     @Override
     public String description() {
       return "records read from files";
+    }
+  }
+
+  /** Counts the records that tasks read from a bucket. */
+  public static final class RecordsOfBucket extends CustomSumMetric {
+    static final String NAME = "recordsFromBucket";
+
+    @Override
+    public String name() {
+      return NAME;
+    }
+
+    @Override
+    public String description() {
+      return "records read from the bucket";
     }
   }
 

@@ -30,7 +30,7 @@ final class RealTime {
   private static final List<String> REFUSED =
       List.of(
           "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxBytesPerTrigger", "maxTriggerDelay", "minPartitions",
-          "maxRecordsPerPartition", "endingTimestamp");
+          "maxRecordsPerPartition", "endingTimestamp", "mpbroker.bucket");
 
   private RealTime() {}
 

@@ -110,9 +110,7 @@ final class RecordReader implements PartitionReader<ColumnarBatch> {
   @Override
   public CustomTaskMetric[] currentMetricsValues() {
     return new CustomTaskMetric[] {
-      new ReadMetrics.Value(ReadMetrics.Bytes.NAME, bytes),
-      new ReadMetrics.Value(ReadMetrics.RecordsOfFiles.NAME, cursor.isFetching() ? 0 : seen),
-      new ReadMetrics.Value(ReadMetrics.RecordsFetched.NAME, cursor.isFetching() ? seen : 0)
+      new ReadMetrics.Value(ReadMetrics.Bytes.NAME, bytes), new ReadMetrics.Value(cursor.metric(), seen)
     };
   }
 

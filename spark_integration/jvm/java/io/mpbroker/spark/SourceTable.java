@@ -26,6 +26,9 @@ final class SourceTable implements Table, SupportsRead, SupportsWrite {
 
   private static final String SETTING = "spark.mpbroker.accelerated";
 
+  /** Names the option with the URL of a bucket. (Python: reading/options.py.) */
+  private static final String BUCKET = "mpbroker.bucket";
+
   private final PythonTable python;
 
   private SourceTable(PythonTable python) {
@@ -86,6 +89,11 @@ final class SourceTable implements Table, SupportsRead, SupportsWrite {
     CaseInsensitiveStringMap options = Logins.relayed(given);
     SparkSession session = SparkSession.active();
     if (!options.getBoolean(OPTION, Boolean.parseBoolean(session.conf().get(SETTING, "true")))) {
+      return python.newScanBuilder(options);
+    }
+    String refusal = options.containsKey(BUCKET) ? Bucket.refusal(options.get(BUCKET)) : null;
+    if (refusal != null) {
+      Failures.reportPython(refusal);
       return python.newScanBuilder(options);
     }
     Jar.send(session.sparkContext());

@@ -1,0 +1,1 @@
+"""Topics as Apache Iceberg tables: a job that appends what is new, and what keeps the tables small."""

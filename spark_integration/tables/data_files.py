@@ -1,0 +1,180 @@
+"""Writes rows as Parquet files of a table, on Spark's executors; nothing is committed here.
+
+A file has rows of one partition of the table, sorted by the log's partition and offset, with Iceberg's field
+ids. What a failed task leaves is named by no snapshot, and goes with the orphans.
+"""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+from spark_integration.tables.store_io import LOCATION, name_in, store_of
+
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table
+    from pyspark.sql import DataFrame
+
+# A file is written when so many bytes of rows, as Arrow has them, wait for it.
+FILE_BYTES: Final = 128 << 20
+# All rows that wait in a task: above it the largest file is written, whatever its size.
+WAITING_BYTES: Final = 256 << 20
+ORDER: Final = (("_partition_index", "ascending"), ("_offset", "ascending"))
+ERROR: Final = "_error"
+TIMESTAMP: Final = "_timestamp"
+# Partitionings by time, as Iceberg's transforms and as PyArrow's units.
+UNITS: Final = ("hour", "day", "month")
+
+
+@dataclass(frozen=True)
+class Written:
+    """A data file and its footer."""
+
+    url: str
+    size: int
+    footer: pq.FileMetaData
+    error_rows: int = 0
+
+
+@dataclass(frozen=True)
+class RowFiles:
+    """Turns Arrow batches into files. Executors get it pickled: it has no credentials.
+
+    `unit`: the unit of time by which the table is partitioned, "" if it is not. `decode` makes rows of the
+    table of each batch.
+    """
+
+    location: str
+    table_url: str
+    schema: pa.Schema
+    unit: str
+    decode: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+    file_bytes: int = FILE_BYTES
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write what `mapInArrow` gives; yield one row for each file."""
+        for written in self.files(batches):
+            yield pa.RecordBatch.from_pylist([{"written": pickle.dumps(written)}])
+
+    def files(self, batches: Iterator[pa.RecordBatch]) -> Iterator[Written]:
+        """Write the rows; yield files as they are written."""
+        waiting: dict[str, _Waiting] = defaultdict(_Waiting)
+        for batch in batches:
+            rows = batch if self.decode is None else self.decode(batch)
+            for partition, part in self._parted(rows.select(self.schema.names).cast(self.schema)):
+                waiting[partition].add(part)
+                if waiting[partition].size >= self.file_bytes:
+                    yield self._write(partition, waiting.pop(partition))
+            while sum(one.size for one in waiting.values()) >= WAITING_BYTES:
+                largest = max(waiting, key=lambda name: waiting[name].size)
+                yield self._write(largest, waiting.pop(largest))
+        for partition, rest in waiting.items():
+            yield self._write(partition, rest)
+
+    def write(self, rows: pa.Table, partition: str) -> Written:
+        """Write one file, durably. Raises StoreError."""
+        folder = f"data/{TIMESTAMP}_{self.unit}={partition}" if self.unit else "data"
+        url = f"{self.table_url}/{folder}/{uuid.uuid4()}.parquet"
+        sink = pa.BufferOutputStream()
+        pq.write_table(rows.sort_by(list(ORDER)), sink, compression="zstd")
+        body = sink.getvalue()
+        store_of(self.location).put(name_in(self.location, url), [bytes(body)], body.size)
+        errors = rows.num_rows - rows[ERROR].null_count if ERROR in rows.column_names else 0
+        return Written(url, body.size, pq.read_metadata(pa.BufferReader(body)), errors)
+
+    def _write(self, partition: str, waiting: _Waiting) -> Written:
+        return self.write(pa.Table.from_batches(waiting.batches, self.schema), partition)
+
+    def _parted(self, rows: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+        """Cut rows by the table's partitions; the names are those of directories."""
+        if not self.unit:
+            yield "", rows
+            return
+        values = pc.floor_temporal(rows.column(TIMESTAMP), unit=self.unit)
+        for value in pc.unique(values):
+            chosen = pc.is_null(values) if not value.is_valid else pc.equal(values, value)
+            name = value.as_py().strftime("%Y-%m-%d-%H") if value.is_valid else "null"
+            yield name[: {"hour": 13, "day": 10, "month": 7}[self.unit]], rows.filter(chosen)
+
+
+@dataclass
+class _Waiting:
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    size: int = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        if rows.num_rows:
+            self.batches.append(rows)
+            self.size += rows.nbytes
+
+
+def write(
+    frame: DataFrame, table: Table, decode: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None
+) -> list[Written]:
+    """Write a frame's rows as files of the table. Raises PySparkException, StoreError.
+
+    Without `decode` the frame has the table's columns, by name.
+    """
+    rows = frame.mapInArrow(row_files(table, decode), "written binary").collect()
+    return [pickle.loads(row[0]) for row in rows]
+
+
+def row_files(table: Table, decode: Callable[[pa.RecordBatch], pa.RecordBatch] | None = None) -> RowFiles:
+    """Return what writes files of a table: its location, present schema and partitioning."""
+    from pyiceberg.io.pyarrow import schema_to_pyarrow
+
+    location = table.io.properties[LOCATION]
+    schema = schema_to_pyarrow(table.schema())
+    return RowFiles(location, table.location().rstrip("/"), schema, _unit(table), decode)
+
+
+def data_file(table: Table, written: Written) -> DataFile:
+    """Describe a written file to Iceberg. Its statistics come from the footer."""
+    from pyiceberg.io.pyarrow import (
+        compute_statistics_plan,
+        data_file_statistics_from_parquet_metadata,
+        parquet_path_to_id_mapping,
+    )
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+
+    schema = table.schema()
+    statistics = data_file_statistics_from_parquet_metadata(
+        written.footer,
+        compute_statistics_plan(schema, table.properties),
+        parquet_path_to_id_mapping(schema),
+    )
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=written.url,
+        file_format=FileFormat.PARQUET,
+        partition=statistics.partition(table.spec(), schema),
+        file_size_in_bytes=written.size,
+        sort_order_id=None,
+        spec_id=table.metadata.default_spec_id,
+        equality_ids=None,
+        key_metadata=None,
+        **statistics.to_serialized_dict(),
+    )
+
+
+def _unit(table: Table) -> str:
+    """Return the unit of time by which the table is partitioned, or "". Raises ValueError for another."""
+    fields = table.spec().fields
+    if not fields:
+        return ""
+    unit = str(fields[0].transform)
+    column = table.schema().find_column_name(fields[0].source_id)
+    if len(fields) > 1 or column != TIMESTAMP or unit not in UNITS:
+        raise ValueError(
+            f"{'.'.join(table.name())} is partitioned by {table.spec()}, not by {TIMESTAMP} alone"
+        )
+    return unit

@@ -1,0 +1,259 @@
+"""Brings tables up to their topics, again and again: each record once, by the offsets in the tables.
+
+The table is the only state. A job that is killed anywhere continues where the newest snapshot ends, and two
+jobs do no harm: of two commits one is refused, and its job plans anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.transforms import parse_transform
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+
+from mpbroker.reading.catalogs import open_catalog as open_topics
+from mpbroker.reading.errors import LOSS_ADVICE, DataLoss, SourceUnavailable
+from mpbroker.reading.options import ReadOptions, parse_options
+from mpbroker.reading.plan import Catalog
+from spark_integration.jobs.frame import JobError, Notice, Silent, sentence_of, watched
+from spark_integration.tables import values
+from spark_integration.tables.catalog import open_catalog
+from spark_integration.tables.commit import Batch, Overtaken, commit
+from spark_integration.tables.data_files import TIMESTAMP, Written, write
+from spark_integration.tables.planning import Step, epochs_of, id_text, planned
+from spark_integration.tables.progress import TableProgress
+from spark_integration.tables.settings import Declared, Settings, expanded
+from spark_integration.tables.spans import NO_EPOCH, Covered, covered
+from spark_integration.tables.upkeep import Upkeep
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyspark.sql import DataFrame, SparkSession
+
+POLL_EVERY_S: Final = 0.5
+# Iceberg's ids of partition fields begin there.
+_FIRST_PARTITION_FIELD: Final = 1000
+_PROPERTIES: Final = {
+    "write.parquet.compression-codec": "zstd",
+    # A table of one commit a minute would have a thousand manifests after a day.
+    "commit.manifest-merge.enabled": "true",
+}
+_LOG = logging.getLogger("mpbroker.spark")
+
+
+@dataclass
+class Done:
+    """What a job has done since its start."""
+
+    rows: int = 0
+    error_rows: int = 0
+    commits: int = 0
+
+
+class TablesJob:
+    """The job. It needs a session of Spark, and one thread."""
+
+    def __init__(self, spark: SparkSession, settings: Settings, notice: Notice | None = None) -> None:
+        """Open the catalog. Raises StoreRefused, OptionError."""
+        self._spark = spark
+        self._settings = settings
+        self._notice = notice or Silent()
+        self._catalog = open_catalog(settings.lake)
+        self._run = uuid.uuid4().hex
+        self._number = 0
+        self._upkeep = Upkeep(spark, self._notice)
+        self._progress: dict[str, TableProgress] = {}
+        # Of tables that failed: when to try again, and the sentence.
+        self._problems: dict[str, tuple[float, str]] = {}
+        self.done = Done()
+
+    def run(self, is_stopped: Callable[[], bool] = lambda: False, *, once: bool = False) -> None:
+        """Go on until `is_stopped`; with `once`, until all that is there now is in the tables.
+
+        A table that cannot be written is named, and tried again after the interval. Raises JobError at the
+        end of `once` if there is one; SourceUnavailable, OptionError if nothing can be read at all, the
+        former only for `once`.
+        """
+        while not is_stopped():
+            began = time.monotonic()
+            try:
+                is_behind, failed = self.round(is_stopped)
+            except SourceUnavailable as error:
+                if once:
+                    raise
+                is_behind, failed = False, []
+                self._notice.say(f"{error}; trying again in {self._settings.job.interval_s:g} s")
+            if is_behind:
+                continue
+            if once:
+                if failed:
+                    raise JobError(f"not up to date: {'; '.join(failed)}")
+                return
+            while not is_stopped() and time.monotonic() < began + self._settings.job.interval_s:
+                time.sleep(POLL_EVERY_S)
+
+    def round(self, is_stopped: Callable[[], bool] = lambda: False) -> tuple[bool, list[str]]:
+        """Make one commit to each table that has something to get.
+
+        Returns whether a table is still behind, and a sentence for each that failed.
+        """
+        is_behind, failed = False, []
+        with closing(open_topics(self._options())) as topics:
+            for declared in list(expanded(self._settings, topics.topics())):
+                if is_stopped():
+                    break
+                until, problem = self._problems.pop(declared.name, (0.0, ""))
+                if time.monotonic() < until:
+                    self._problems[declared.name] = until, problem
+                    failed.append(problem)
+                    continue
+                try:
+                    is_behind |= not self._step(declared, topics)
+                except Exception as error:  # noqa: BLE001 - what catalogs and Spark raise has nothing in common
+                    _LOG.debug("table %s", declared.name, exc_info=True)
+                    failed.append(f"{declared.name}: {sentence_of(error)}")
+                    self._notice.say(failed[-1])
+                    # Others may have a long way to go: this one waits for its next turn.
+                    self._problems[declared.name] = (
+                        time.monotonic() + self._settings.job.interval_s,
+                        failed[-1],
+                    )
+                    self._progress_of(declared).failed(sentence_of(error))
+        return is_behind, failed
+
+    def _step(self, declared: Declared, topics: Catalog) -> bool:
+        """Make one commit, if there is something to get; return whether nothing is left after it."""
+        table = self._table(declared)
+        before = covered(table) or Covered(declared.topic)
+        if before.topic != declared.topic:
+            raise JobError(f"the table has topic {before.topic}, not {declared.topic}: name another one")
+        step = self._planned(before, declared, topics)
+        self._report(step)
+        if not (step.spans or step.cut):
+            self._progress_of(declared).reached(table, step.topic_id)
+            return True
+        try:
+            table, files = self._written(table, declared, step)
+            self._check_ids(declared.topic, step)
+            self._number += 1
+            batch = Batch(self._run, self._number, before, step.spans, files, step.cut)
+            table = commit(partial(self._catalog.load_table, declared.name), batch)
+        except Overtaken as error:
+            self._notice.say(f"{error}: planning again")
+            return False
+        self.done.commits += 1
+        self.done.rows += sum(one.footer.num_rows for one in files)
+        error_rows = sum(one.error_rows for one in files)
+        self.done.error_rows += error_rows
+        self._notice.progress(self.done.rows, None)
+        self._progress_of(declared).reached(table, step.topic_id, error_rows)
+        self._upkeep.committed(table)
+        return step.is_whole
+
+    def _planned(self, before: Covered, declared: Declared, topics: Catalog) -> Step:
+        """Raises DataLoss, SourceUnavailable, CorruptLog."""
+        wanted = [(declared.topic, number) for number in topics.partitions(declared.topic)]
+        topic_id = next(iter(topics.bounds(wanted[:1]).values())).topic_id
+        known = epochs_of(before, topic_id)
+        lineages = topics.lineages({one: known.get(one[1], NO_EPOCH) for one in wanted})
+        bounds = _by_number(topics.bounds(wanted))
+        most = self._settings.job.offsets_per_commit
+        return planned(before, bounds, _by_number(lineages), most)
+
+    def _report(self, step: Step) -> None:
+        for text in step.ahead:
+            self._notice.say(f"{text}: waiting")
+        if step.lost and self._settings.job.fail_on_data_loss:
+            raise DataLoss(f"{'; '.join(step.lost)} were removed before the table had them. {LOSS_ADVICE}")
+        for text in step.lost:
+            self._notice.say(f"{text} were removed before the table had them")
+        for (_, number), at in step.cut.items():
+            self._notice.say(
+                f"partition {number} was restored to offset {at}: rows from there on are replaced"
+            )
+
+    def _written(self, table: Table, declared: Declared, step: Step) -> tuple[Table, Sequence[Written]]:
+        """Write the rows of a step, after the changes of the table's schema that they need.
+
+        Raises Overtaken if another writer has changed the table's schema since.
+        """
+        if not step.spans:
+            return table, ()
+        how = values.declaration(declared.values, self._settings.directory)
+        frame = self._frame(declared.topic, step)
+        ids = values.schema_ids(frame, how)
+        plan = values.planned(how, table.schema(), ids, [field.name for field in table.spec().fields])
+        if plan.changes:
+            try:
+                with table.update_schema() as update:
+                    update.union_by_name(plan.schema)
+            except CommitFailedException as error:
+                raise Overtaken(f"{declared.name}: another writer has changed the table") from error
+            self._notice.say(f"{declared.name}: {'; '.join(plan.changes)}")
+            table = self._catalog.load_table(declared.name)
+        total = sum(span.end - span.start for span in step.spans)
+        with watched(self._spark, self._notice, self.done.rows + total, self.done.rows):
+            return table, write(frame, table, plan.rows.of)
+
+    def _frame(self, topic: str, step: Step) -> DataFrame:
+        options = {**self._settings.source, **step.edges(topic), "includeHeaders": "true"}
+        frame = self._spark.read.format("mpbroker").options(**options).load()
+        # More tasks than run at once would only make more files.
+        frame = frame.coalesce(self._spark.sparkContext.defaultParallelism)
+        return frame.withColumn("_topic_id", F.lit(step.spans[0].topic_id).cast("string"))
+
+    def _check_ids(self, topic: str, step: Step) -> None:
+        """Check that the topic is still the one that was planned. Raises JobError."""
+        numbers = [span.partition for span in step.spans]
+        with closing(open_topics(self._options())) as topics:
+            there = set(topics.partitions(topic)).intersection(numbers)
+            bounds = topics.bounds([(topic, number) for number in sorted(there)])
+        ids = {number: id_text(found.topic_id) for (_, number), found in bounds.items()}
+        if any(ids.get(span.partition, "") != span.topic_id for span in step.spans):
+            raise JobError(f"topic {topic} was deleted or recreated while it was read: nothing was committed")
+
+    def _table(self, declared: Declared) -> Table:
+        """Load a table; make it if it is not there."""
+        try:
+            return self._catalog.load_table(declared.name)
+        except NoSuchTableError:
+            pass
+        identifier = tuple(declared.name.split("."))
+        schema = values.created(values.declaration(declared.values, self._settings.directory))
+        self._catalog.create_namespace_if_not_exists(identifier[:-1])
+        return self._catalog.create_table_if_not_exists(
+            identifier,
+            schema,
+            location=self._settings.lake.url(identifier),
+            partition_spec=_spec(declared.partition_by, schema.find_field(TIMESTAMP).field_id),
+            properties=_PROPERTIES,
+        )
+
+    def _progress_of(self, declared: Declared) -> TableProgress:
+        if declared.name not in self._progress:
+            self._progress[declared.name] = TableProgress(declared.name, self._options())
+        return self._progress[declared.name]
+
+    def _options(self) -> ReadOptions:
+        """Return the options of the source, for what is asked of it here."""
+        return parse_options({**self._settings.source, "subscribePattern": ".*"})
+
+
+def _spec(unit: str, source_id: int) -> PartitionSpec:
+    if unit == "none":
+        return PartitionSpec()
+    field = PartitionField(source_id, _FIRST_PARTITION_FIELD, parse_transform(unit), f"{TIMESTAMP}_{unit}")
+    return PartitionSpec(field)
+
+
+def _by_number(found: Mapping[tuple[str, int], Any]) -> dict[int, Any]:
+    return {number: one for (_, number), one in found.items()}

@@ -1,0 +1,116 @@
+"""The file that says which topics become which tables, where they lie and how they are written."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import msgspec
+
+from mpbroker.reading.errors import OptionError
+from spark_integration.jobs.frame import JobError
+from spark_integration.tables.catalog import Lake
+from spark_integration.tables.values import declaration
+
+_NAME: Final = re.compile(r"\w+(\.\w+)+").fullmatch
+_NO_NAME: Final = re.compile(r"\W")
+TOPIC: Final = "{topic}"
+
+
+class Declared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A topic and its table, or all topics that match a pattern and a table for each.
+
+    `values` is what the file says of the format and the schema of values (see `values.declaration`).
+    """
+
+    topic: str = ""
+    pattern: str = ""
+    name: str = f"lake.{TOPIC}"
+    partition_by: Literal["hour", "day", "month", "none"] = "day"
+    values: dict[str, Any] = {}
+
+
+class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How often the job commits, and of how many offsets of a table at once at most."""
+
+    interval_s: float = 60
+    offsets_per_commit: int = 20_000_000
+    fail_on_data_loss: bool = True
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of the file, and the directory that its paths begin at.
+
+    `source` has options of format mpbroker, but for those that choose topics.
+    """
+
+    source: dict[str, str]
+    lake: Lake
+    tables: tuple[Declared, ...]
+    job: JobSettings = JobSettings()
+    directory: Path = Path()
+
+
+_OURS: Final = frozenset(Declared.__struct_fields__) - {"values"}
+
+
+def read_settings(path: Path) -> Settings:
+    """Read the file. Raises JobError, OSError."""
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+        tables = tuple(_declared(one) for one in given.pop("tables", ()))
+        settings = msgspec.convert({**given, "tables": (), "directory": path.parent}, Settings)
+        settings = msgspec.structs.replace(settings, tables=tables)
+        _check(settings)
+        for one in settings.tables:
+            declaration(one.values, path.parent)
+    except (
+        OptionError,
+        tomllib.TOMLDecodeError,
+        msgspec.ValidationError,
+        UnicodeDecodeError,
+        ValueError,
+    ) as error:
+        raise JobError(f"{path}: {error}") from error
+    return settings
+
+
+def expanded(settings: Settings, topics: Iterable[str]) -> Iterator[Declared]:
+    """Yield one table for each topic. Raises JobError if two topics would share a table."""
+    taken: dict[str, str] = {}
+    for declared in settings.tables:
+        matched = [declared.topic]
+        if declared.pattern:
+            matched = [topic for topic in topics if re.fullmatch(declared.pattern, topic)]
+        for topic in matched:
+            name = declared.name.replace(TOPIC, _NO_NAME.sub("_", topic))
+            if taken.setdefault(name, topic) != topic:
+                raise JobError(
+                    f"topics {taken[name]} and {topic} have the same table {name}: name them apart"
+                )
+            yield msgspec.structs.replace(declared, topic=topic, pattern="", name=name)
+
+
+def _declared(given: dict[str, Any]) -> Declared:
+    """Part what this module knows of a table from what is said of values. Raises ValidationError."""
+    values = {key: given[key] for key in given.keys() - _OURS}
+    return msgspec.convert({**{key: given[key] for key in given.keys() & _OURS}, "values": values}, Declared)
+
+
+def _check(settings: Settings) -> None:
+    """Raises ValueError."""
+    chosen = {"subscribe", "subscribepattern", "assign", "startingoffsets", "endingoffsets", "failondataloss"}
+    for option in settings.source:
+        if option.lower() in chosen or option.lower().startswith("value"):
+            raise ValueError(f"[source] {option}: the job sets it; topics and formats belong to [[tables]]")
+    if not settings.tables:
+        raise ValueError("no [[tables]]: declare at least one, with a topic or a pattern")
+    for one in settings.tables:
+        if bool(one.topic) == bool(one.pattern):
+            raise ValueError("[[tables]] has a topic or a pattern, one of the two")
+        if not _NAME(one.name.replace(TOPIC, "x")):
+            raise ValueError(f"[[tables]] name={one.name!r} is not NAMESPACE.NAME of letters, digits and _")
+        re.compile(one.pattern)

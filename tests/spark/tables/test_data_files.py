@@ -1,0 +1,52 @@
+"""Rows become files: of one partition of the table each, sorted, and few of them wait in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pytest
+
+from spark_integration.tables import data_files, values
+from spark_integration.tables.data_files import RowFiles, row_files
+from tests.support.table_world import DAY_MS, LOCATION, World, record_batch
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World(monkeypatch)
+    world.life().run(once=True)
+    return world
+
+
+@pytest.fixture
+def files(world: World) -> RowFiles:
+    table = world.table()
+    return row_files(table, values.planned(values.declaration({}, Path()), table.schema()).rows.of)
+
+
+def test_a_file_has_a_day_and_is_sorted(world: World, files: RowFiles) -> None:
+    batches = [
+        record_batch("id", number, start, [(day * DAY_MS, b"x") for day in (0, 1, 0)])
+        for number, start in ((1, 3), (0, 6), (1, 0), (0, 0))
+    ]
+    found = {one.url.split("/")[-2]: one for one in files.files(iter(batches))}
+    assert list(found) == ["_timestamp_day=1970-01-01", "_timestamp_day=1970-01-02"]
+    url = found["_timestamp_day=1970-01-01"].url
+    rows = pq.read_table(pa.BufferReader(world.memory.get(url.removeprefix(f"{LOCATION}/"))))
+    places = list(zip(rows["_partition_index"].to_pylist(), rows["_offset"].to_pylist(), strict=True))
+    assert places == sorted(places)
+    assert len(places) == 8
+    assert rows.schema.field("_offset").metadata == {b"PARQUET:field_id": b"3"}
+
+
+def test_rows_wait_in_bounded_memory(files: RowFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_files, "WAITING_BYTES", 4000)
+    batches = (
+        record_batch("id", 0, start, [(day * DAY_MS, b"x" * 100) for day in range(10)])
+        for start in range(0, 100, 10)
+    )
+    found = list(files.files(batches))
+    assert len(found) > 10
+    assert sum(one.footer.num_rows for one in found) == 100

@@ -1,0 +1,68 @@
+"""The file that declares tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_integration.jobs.frame import JobError
+from spark_integration.tables.settings import expanded, read_settings
+
+WHOLE = """
+[source]
+"kafka.bootstrap.servers" = "localhost:9092"
+[lake]
+location = "file:///lake"
+[[tables]]
+pattern = "shop-.*"
+name = "shop.{topic}"
+partition_by = "hour"
+format = "json"
+schema = "id bigint"
+[[tables]]
+topic = "payments"
+"""
+
+
+def written(path: Path, text: str) -> Path:
+    file = path / "tables.toml"
+    file.write_text(text)
+    return file
+
+
+def test_topics_become_tables(tmp_path: Path) -> None:
+    found = read_settings(written(tmp_path, WHOLE))
+    tables = list(expanded(found, ["payments", "shop-orders", "shop-a.b", "workshop-x"]))
+    assert [(one.topic, one.name) for one in tables] == [
+        ("shop-orders", "shop.shop_orders"),
+        ("shop-a.b", "shop.shop_a_b"),
+        ("payments", "lake.payments"),
+    ]
+    assert tables[0].values == {"format": "json", "schema": "id bigint"}
+    assert (found.directory, found.job.interval_s) == (tmp_path, 60)
+    with pytest.raises(JobError, match=r"shop-a\.b and shop-a_b have the same table shop\.shop_a_b"):
+        list(expanded(found, ["shop-a.b", "shop-a_b"]))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ('topic = "payments"', "", "a topic or a pattern"),
+        ('topic = "payments"', 'topic = "payments"\nname = "payments"', "is not NAMESPACE.NAME"),
+        ("[source]", '[source]\nstartingOffsets = "latest"', "the job sets it"),
+        ("[source]", '[source]\nvalueFormat = "json"', "the job sets it"),
+        ('format = "json"', 'format = "csv"', "Invalid enum value 'csv'"),
+        ('schema = "id bigint"', "", "format json needs either schema"),
+        ('"hour"', '"week"', "Invalid enum value 'week'"),
+        ("[lake]", "[lake]\nurl = 1", "unknown field `url`"),
+        ("[source]", "[sources]", "unknown field"),
+        ("[source]", "[source", "Expected"),
+        (WHOLE[WHOLE.index("[[tables]]") :], "", r"no \[\[tables\]\]"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, problem: str) -> None:
+    assert old in WHOLE
+    with pytest.raises(JobError, match=problem) as raised:
+        read_settings(written(tmp_path, WHOLE.replace(old, new)))
+    assert str(tmp_path) in str(raised.value)
