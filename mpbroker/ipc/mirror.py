@@ -66,7 +66,7 @@ class MirrorPointer(msgspec.Struct, frozen=True):
 
 
 def read_mirror(config: BrokerConfig) -> MirrorPointer | None:
-    """Return the pointer of the face with this configuration; None if the broker is none. Raises OSError."""
+    """Return the pointer of a face with this configuration; None if the broker is no face. Raises OSError."""
     return read_json(Path(config.log_dirs[0]) / MIRROR_FILE, MirrorPointer)
 
 

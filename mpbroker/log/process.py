@@ -369,8 +369,8 @@ class LogProcess:
     def _report_unshipped(self) -> None:
         if self._awaits_too_much:
             self.context.log.error(
-                "produce requests are refused: what may wait for the object store is full. Producers try "
-                "again, and with acks=0 their connections are closed. mpbroker remote status has its error"
+                "produce requests are refused: too much waits for the object store. Producers try again, and "
+                "with acks=0 their connections are closed. mpbroker remote status says what the store lacks"
             )
         else:
             self.context.log.info("produce requests are accepted again: the object store has what waited")

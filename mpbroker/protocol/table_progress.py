@@ -1,7 +1,7 @@
 """What the tables job says of a table beside the offsets that it commits, for consoles and metrics.
 
 A table's offsets are in its own snapshots. The job commits a copy to a group whose name has the table's, with
-this note as the offsets' metadata: nobody reads a table to know its lag.
+this note as the offsets' metadata. So lag is known without reading the table.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def group_of(table: str) -> str:
 
 
 def note_of(group: str, metadata: str) -> TableNote | None:
-    """Return the note in the metadata of a group's offset; None if the group is none of a table.
+    """Return the note in the metadata of a group's offset; None if the group belongs to no table.
 
-    Anybody may commit anything, so that what is no note is none.
+    Anybody may commit any metadata: what cannot be decoded is no note.
     """
     if not (group.startswith(GROUP_PREFIX) and metadata):
         return None

@@ -75,13 +75,14 @@ class BucketCatalog:
         found = {}
         for one, epoch in epochs.items():
             known = self.view.epochs(self._key(one))
-            found[one] = Lineage(known[-1][0], self._decided(one, end_of(known, epoch, NO_OFFSET).offset))
+            end = self._committed_end(one, end_of(known, epoch, NO_OFFSET).offset)
+            found[one] = Lineage(known[-1][0], end)
         return found
 
-    def _decided(self, one: TopicPartition, end: int) -> int:
-        """Return an epoch's end, or where a transaction begins that was open there and did not commit.
+    def _committed_end(self, one: TopicPartition, end: int) -> int:
+        """Return an epoch's end, or the start of the first aborted transaction that was open there.
 
-        -1 is unknown: what may be read may end earlier.
+        Return -1 if the end is unknown, or if what may be read ends before it.
         """
         key = self._key(one)
         log_start, last = self.view.bounds(key, committed=self._read_committed)
@@ -112,7 +113,7 @@ class BucketCatalog:
         max_records: int | None,
         aborted: Sequence[AbortedRange] = (),
     ) -> list[TaskRange]:
-        """Cut a range of the topic with an id. `aborted` are transactions that the bucket may not know."""
+        """Cut a range of the topic with this id. `aborted` are transactions that the bucket may not know."""
         topic, number = wanted.topic_partition
         key = topic_id, number
         segments = list(self.view.segments(key, wanted.start, wanted.end))
@@ -187,7 +188,7 @@ class SeamCatalog(RemoteCatalog):
     def tasks(self, wanted: OffsetRange, parts: int, max_records: int | None) -> list[TaskRange]:
         one, start, end = wanted.topic_partition, wanted.start, wanted.end
         key = self._topic_id(one[0]) or b"", one[1]
-        # Where transactions ended that began in the last segments only the broker knows.
+        # Only the broker knows where transactions ended that began in the last segments.
         known = self.view.sealed_end(key), self.view.bounds(key, committed=self._committed)[1]
         seam = max(start, min(end, *known))
         share = min(max(parts * (seam - start) // (end - start), 1), max(parts - 1, 1))

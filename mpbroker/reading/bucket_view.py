@@ -231,7 +231,7 @@ class BucketView:
                 if manifest.ends:
                     break
         except ObjectMissing:
-            # Others may have taken its place.
+            # The owner may have made a newer cut, and deleted this one.
             self._ledger.read_to_end()
             if self._ledger.state.cuts[-1:] == cuts[-1:]:
                 raise
@@ -251,7 +251,7 @@ class BucketView:
     def _stable_end(self, last: SegmentAdded) -> int:
         """Return the first offset of a transaction that is open where a segment ends; else where it ends."""
         with store_errors():
-            first = self._first_open(_part(last, 2))
+            first = self._first_open(_part(last, "producer_snapshot"))
         return last.end if first is None else min(first, last.end)
 
 
@@ -259,17 +259,17 @@ def _base(segment: SegmentAdded) -> int:
     return segment.base
 
 
-def _part(segment: SegmentAdded, number: int) -> tuple[StoredBytes, ...]:
-    """Return where a part of a segment's `.indexes` is; nothing if it is empty."""
+def _part(segment: SegmentAdded, name: str) -> tuple[StoredBytes, ...]:
+    """Return where a part of a segment's `.indexes` is (a field of IndexSizes); nothing if it is empty."""
     sizes = IndexSizes(*segment.index_sizes)
-    place = StoredBytes(segment.objects.indexes, sizes.positions[number], sizes[number])
+    place = StoredBytes(segment.objects.indexes, getattr(sizes.positions, name), getattr(sizes, name))
     return (place,) if place.length else ()
 
 
 def _sealed(one: SegmentAdded) -> BucketSegment:
     log = (StoredBytes(one.objects.log, 0, one.size),)
-    stored = StoredSegment(one.base, one.end, log, _part(one, 0))
-    return BucketSegment(stored, _part(one, 1), _part(one, 4), one.largest_ms)
+    stored = StoredSegment(one.base, one.end, log, _part(one, "offset"))
+    return BucketSegment(stored, _part(one, "time"), _part(one, "transactions"), one.largest_ms)
 
 
 def _tail(end: CutEnd, files: Sequence[CutFile]) -> _Tail:

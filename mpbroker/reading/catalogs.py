@@ -1,4 +1,4 @@
-"""Chooses the catalog of a query: that of local files, of brokers, of a bucket, or of both of these."""
+"""Chooses the catalog of a query: that of local files, else of brokers, of a bucket, or of both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def open_catalog(options: ReadOptions) -> Catalog:
-    """Open the catalog of files if the files are here and readMode permits, else of bucket and brokers.
+    """Open the catalog of files if the files are here and readMode permits, else of brokers, bucket or both.
 
     With readMode auto and bootstrap servers or a bucket, files that are here and cannot be read (no
     permission, a broker in another container, a missing second log directory) cause one warning per process.
@@ -43,9 +43,9 @@ def open_catalog(options: ReadOptions) -> Catalog:
 
 
 def local_catalog(options: ReadOptions) -> LocalCatalog:
-    """Open the catalog of files. What is not in files is in the bucket, or brokers are asked for it.
+    """Open the catalog of files. What is not in files comes from the bucket, else from brokers.
 
-    Brokers are asked if the options permit it.
+    Brokers are asked only if the options permit that.
 
     Raises FilesUnavailable, SourceUnavailable, OptionError.
     """

@@ -120,8 +120,8 @@ class LocalCatalog:
     """All partitions in some log directories and in the other log directories of the same brokers.
 
     It is a snapshot; a partition's files are read on demand. With `read_committed`, readable offsets end at
-    the last stable offset. What a partition has in an object store alone is read there if `stored` opens the
-    catalog of that, else fetched from the broker, whose catalog `ask` opens. None: that is not possible.
+    the last stable offset. `stored` opens the catalog of the bucket, `ask` that of the brokers; each may be
+    None. What a partition has in the object store alone is read from the bucket, else fetched from a broker.
     Raises OptionError, FilesUnavailable, SourceUnavailable, CorruptLog.
     """
 
@@ -184,14 +184,14 @@ class LocalCatalog:
                 raise CorruptLog(str(error)) from error
             # Nothing is said of the end of the present epoch: at rest it is not known.
             end = end_of(known, epoch, NO_OFFSET).offset
-            found[one] = Lineage(known[-1][0], self._decided(self._partitions[one], end))
+            found[one] = Lineage(known[-1][0], self._committed_end(self._partitions[one], end))
         return found
 
-    def _decided(self, partition: LocalPartition, end: int) -> int:
-        """Return an epoch's end, or where a transaction begins that was open there and did not commit.
+    def _committed_end(self, partition: LocalPartition, end: int) -> int:
+        """Return an epoch's end, or the start of the first transaction that was open there, unless committed.
 
-        -1 is unknown: a restore begins an epoch before anybody knows where, and what may be read at rest may
-        end earlier.
+        Return -1 if it is unknown: a restore begins an epoch before anybody knows where, and what may be read
+        at rest may end earlier.
         """
         readable = partition.readable
         if end in (NO_OFFSET, _ABOVE_EVERYTHING):

@@ -93,7 +93,7 @@ class StoredSegment(NamedTuple):
 class BucketFiles:
     """The segments of a range in the bucket at `url`, by offset. Names of objects are relative to `url`.
 
-    `aborted` are all aborted transactions of the range. Credentials are those of who reads.
+    `aborted` are all aborted transactions of the range. The process that reads has its own credentials.
     """
 
     url: str
@@ -149,7 +149,7 @@ class Lineage(NamedTuple):
 
 
 class Catalog(Protocol):
-    """Topics and their offsets, from files or from brokers."""
+    """Topics and their offsets, from files, a bucket or brokers."""
 
     def topics(self) -> Iterable[str]:
         """Return the names of all topics."""

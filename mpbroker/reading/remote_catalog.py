@@ -221,7 +221,7 @@ class RemoteCatalog:
         }
         ends = self._brokers.retried(lambda: self._epoch_ends(epochs), topics)
         past = {one: end for one, end in ends.items() if epochs[one] < now.get(one, NO_EPOCH) and end > 0}
-        ends |= self._brokers.retried(lambda: self._decided(past), topics)
+        ends |= self._brokers.retried(lambda: self._committed_ends(past), topics)
         return {one: Lineage(now.get(one, NO_EPOCH), ends.get(one, NO_OFFSET)) for one in epochs}
 
     def ends(self, wanted: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -284,8 +284,8 @@ class RemoteCatalog:
                 found[topic, answer.partition] = answer.end_offset
         return found
 
-    def _decided(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return these ends, or where a transaction begins that was open there and did not commit.
+    def _committed_ends(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Return these ends, or the start of the first transaction that was open there, unless committed.
 
         Raises ClientError.
         """

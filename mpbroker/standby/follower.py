@@ -51,8 +51,8 @@ class Follower:
         self.reader = reader
         self.version = 0
         self._replica = replica
-        # When the mirror's cut was made, in a way that the owner understands: its generation, and a time
-        # before which all that was written is readable. A new owner has to make a cut first.
+        # The ledger's generation when the mirror's cut was applied, and the instant of the cut: the owner may
+        # send consumers here for what was written before.
         self.readable_of = (0, 0)
         # The cut that the mirror has, and the last entry whose shipped bytes it has.
         self.cut: CutTaken | None = None
@@ -121,7 +121,7 @@ class Follower:
 
     @property
     def partitions(self) -> list[ReadPartition] | None:
-        """Return what consumers may read; None if that is not asked for. After a take-over it is nothing."""
+        """Return what consumers may read; None without a replica. A new owner has to make a cut first."""
         if self._replica is None:
             return None
         return self._replica.partitions if self.readable_of[0] == self.reader.generation else []

@@ -70,7 +70,7 @@ DRY_RUN = ".mpbroker-dry-run"
 REMOTE_CACHE = "remote-cache"
 # Ours, in the first log directory of a standby: what answers its clients while it follows.
 STANDBY_FACE = "mpbroker.standby"
-# Ours: the contents of log directories, by generation, of an owner that another broker has followed.
+# Ours: the contents of log directories, by generation and nonce, of an owner that another one has followed.
 FENCED = "mpbroker.fenced"
 # Ours, in each log directory of a standby that serves reads: a directory for each partition (`links_name`).
 REPLICA = "mpbroker.replica"

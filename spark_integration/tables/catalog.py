@@ -60,11 +60,11 @@ def open_catalog(lake: Lake) -> Catalog:
     }
     if lake.catalog:
         return load_catalog("lake", **{**lake.catalog, **properties})
-    return BucketCatalog("lake", **properties)
+    return FileSystemCatalog("lake", **properties)
 
 
-class BucketCatalog(MetastoreCatalog):
-    """Tables below the property `mpbroker.location`. Namespaces need no making."""
+class FileSystemCatalog(MetastoreCatalog):
+    """Iceberg's file system tables, below the property `mpbroker.location`. Namespaces need no making."""
 
     def __init__(self, name: str, **properties: str) -> None:
         super().__init__(name, **properties)
@@ -163,11 +163,11 @@ class BucketCatalog(MetastoreCatalog):
             except StoreError:
                 raise CommitStateUnknownException(str(error)) from error
         if created:
-            self._raise_hint(identifier, number)
+            self._advance_hint(identifier, number)
         return created
 
-    def _raise_hint(self, identifier: Identifier, number: int) -> None:
-        """Set the hint, unless it is further. Raises CommitFailedException.
+    def _advance_hint(self, identifier: Identifier, number: int) -> None:
+        """Move the hint to a version. Raises CommitFailedException if it is further already.
 
         A process that stood still for days may create a version again that was deleted as an old one: nobody
         will ever read that.

@@ -1,8 +1,8 @@
 """Commits a batch to a table: data files, removed rows and the offsets of all, in one snapshot.
 
-The commit asserts the snapshot that it was planned on. One that another writer was faster than is made
-again if the offsets are still those. What the job wrote itself is recognised by its run and number, so that
-a commit whose outcome nobody knows is never made twice.
+The commit asserts the snapshot that it was planned on. If another writer was faster, it is made again as long
+as the offsets in the table are the same. The job recognises its own commits by run and number, so a commit
+whose outcome nobody knows is never made twice.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
 
 TRIES: Final = 6
 PAUSE_S: Final = 1.0
-_RETRIES: Final = "commit.retry.num-retries"
+# Iceberg's property of a table.
+RETRIES: Final = "commit.retry.num-retries"
 
 
 class Overtaken(Exception):
@@ -94,7 +95,7 @@ def commit(load: Callable[[], Table], batch: Batch) -> Table:
 
 def _attempt(table: Table, batch: Batch, after: Covered) -> None:
     # pyiceberg's own retries do not look at the offsets of the snapshot that was faster.
-    table.metadata.properties[_RETRIES] = "0"
+    table.metadata.properties[RETRIES] = "0"
     errors = sum(one.error_rows for one in batch.files)
     properties = {
         OFFSETS: after.text(),

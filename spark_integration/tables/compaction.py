@@ -24,8 +24,8 @@ from pyiceberg.utils.properties import property_as_int
 from pyspark.sql import SparkSession
 
 from spark_integration.jobs.frame import JobError
+from spark_integration.tables.commit import RETRIES
 from spark_integration.tables.data_files import ORDER, RowFiles, Written, data_file, row_files
-from spark_integration.tables.store_io import name_in, store_of
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO
@@ -70,7 +70,7 @@ def compact(spark: SparkSession, table: Table) -> Compacted:
     rows = frame.mapInArrow(rewriting, "written binary").collect()
     old = [file for group in chosen for file in group]
     made = [data_file(table, pickle.loads(row[0])) for row in rows]
-    if not is_replaced(table, old, made):
+    if not try_replace(table, old, made):
         for file in made:
             table.io.delete(file.file_path)
         return Compacted()
@@ -143,9 +143,7 @@ class Rewriting:
         with pq.ParquetWriter(sink, self.files.schema, compression="zstd") as writer:
             for rows in self._row_groups(urls):
                 writer.write_table(rows.sort_by(list(ORDER)), row_group_size=rows.num_rows)
-        body = sink.getvalue()
-        store_of(self.files.location).put(name_in(self.files.location, url), [bytes(body)], body.size)
-        return Written(url, body.size, pq.read_metadata(pa.BufferReader(body)))
+        return self.files.put(url, sink)
 
     def _row_groups(self, urls: Sequence[str]) -> Iterator[pa.Table]:
         schema, waiting, size = self.files.schema, [], 0
@@ -183,14 +181,14 @@ class _Replace(_OverwriteFiles):
         return super()._summary(dict(snapshot_properties)).model_copy(update={"operation": Operation.REPLACE})
 
 
-def is_replaced(table: Table, old: Sequence[DataFile], made: Sequence[DataFile]) -> bool:
+def try_replace(table: Table, old: Sequence[DataFile], made: Sequence[DataFile]) -> bool:
     """Replace files, on top of what others have appended. Return False if that cannot be done."""
     for _ in range(_TRIES):
         there = {file.file_path for file in _plain_files(table.refresh())}
         if any(file.file_path not in there for file in old):
             return False
-        # By default pyiceberg retries by itself, and then knows less.
-        table.metadata.properties["commit.retry.num-retries"] = "0"
+        # pyiceberg's own retries do not check that the old files are still there.
+        table.metadata.properties[RETRIES] = "0"
         try:
             with table.transaction() as transaction:
                 replace = _Replace(Operation.OVERWRITE, transaction, table.io)

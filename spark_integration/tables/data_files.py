@@ -17,6 +17,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
+from spark_integration.tables.rows import ERROR
 from spark_integration.tables.store_io import LOCATION, name_in, store_of
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ FILE_BYTES: Final = 128 << 20
 # All rows that wait in a task: above it the largest file is written, whatever its size.
 WAITING_BYTES: Final = 256 << 20
 ORDER: Final = (("_partition_index", "ascending"), ("_offset", "ascending"))
-ERROR: Final = "_error"
 TIMESTAMP: Final = "_timestamp"
 # Partitionings by time, as Iceberg's transforms and as PyArrow's units.
 UNITS: Final = ("hour", "day", "month")
@@ -86,10 +86,14 @@ class RowFiles:
         url = f"{self.table_url}/{folder}/{uuid.uuid4()}.parquet"
         sink = pa.BufferOutputStream()
         pq.write_table(rows.sort_by(list(ORDER)), sink, compression="zstd")
+        errors = rows.num_rows - rows[ERROR].null_count if ERROR in rows.column_names else 0
+        return self.put(url, sink, errors)
+
+    def put(self, url: str, sink: pa.BufferOutputStream, error_rows: int = 0) -> Written:
+        """Put the bytes of a file into the store. Raises StoreError."""
         body = sink.getvalue()
         store_of(self.location).put(name_in(self.location, url), [bytes(body)], body.size)
-        errors = rows.num_rows - rows[ERROR].null_count if ERROR in rows.column_names else 0
-        return Written(url, body.size, pq.read_metadata(pa.BufferReader(body)), errors)
+        return Written(url, body.size, pq.read_metadata(pa.BufferReader(body)), error_rows)
 
     def _write(self, partition: str, waiting: _Waiting) -> Written:
         return self.write(pa.Table.from_batches(waiting.batches, self.schema), partition)

@@ -13,7 +13,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotsUpdate
 from pyiceberg.utils.properties import property_as_int
 
-from spark_integration.tables.spans import OFFSETS
+from spark_integration.tables.spans import OFFSETS, history, property_of
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -47,7 +47,7 @@ def expired(metadata: TableMetadata, now_ms: int) -> list[int]:
     """Return the ids of snapshots that may go.
 
     Branches and tags stay, and so does the way from the newest snapshot back to the newest one with offsets:
-    the tables job walks it to learn where it goes on.
+    the tables job walks it to learn where to continue.
     """
     newest_first = sorted(metadata.snapshots, key=lambda one: -(one.sequence_number or 0))
     least = property_as_int(metadata.properties, MIN_SNAPSHOTS, MIN_SNAPSHOTS_DEFAULT)
@@ -63,10 +63,7 @@ def expired(metadata: TableMetadata, now_ms: int) -> list[int]:
 
 
 def _to_offsets(metadata: TableMetadata) -> Iterator[int]:
-    one = metadata.current_snapshot()
-    while one is not None:
+    for one in history(metadata):
         yield one.snapshot_id
-        if one.summary is not None and OFFSETS in one.summary.additional_properties:
+        if property_of(one, OFFSETS) is not None:
             return
-        parent = one.parent_snapshot_id
-        one = None if parent is None else metadata.snapshot_by_id(parent)

@@ -22,7 +22,6 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
 from mpbroker.reading.catalogs import open_catalog as open_topics
 from mpbroker.reading.errors import LOSS_ADVICE, DataLoss, SourceUnavailable
-from mpbroker.reading.options import ReadOptions, parse_options
 from mpbroker.reading.plan import Catalog
 from spark_integration.jobs.frame import JobError, Notice, Silent, sentence_of, watched
 from spark_integration.tables import values
@@ -107,7 +106,7 @@ class TablesJob:
         Returns whether a table is still behind, and a sentence for each that failed.
         """
         is_behind, failed = False, []
-        with closing(open_topics(self._options())) as topics:
+        with closing(open_topics(self._settings.options())) as topics:
             for declared in list(expanded(self._settings, topics.topics())):
                 if is_stopped():
                     break
@@ -160,7 +159,7 @@ class TablesJob:
         return step.is_whole
 
     def _planned(self, before: Covered, declared: Declared, topics: Catalog) -> Step:
-        """Raises DataLoss, SourceUnavailable, CorruptLog."""
+        """Plan the next commit. Raises SourceUnavailable, CorruptLog."""
         wanted = [(declared.topic, number) for number in topics.partitions(declared.topic)]
         topic_id = next(iter(topics.bounds(wanted[:1]).values())).topic_id
         known = epochs_of(before, topic_id)
@@ -170,6 +169,7 @@ class TablesJob:
         return planned(before, bounds, _by_number(lineages), most)
 
     def _report(self, step: Step) -> None:
+        """Tell what a step waits for, has lost or replaces. Raises DataLoss."""
         for text in step.ahead:
             self._notice.say(f"{text}: waiting")
         if step.lost and self._settings.job.fail_on_data_loss:
@@ -214,7 +214,7 @@ class TablesJob:
     def _check_ids(self, topic: str, step: Step) -> None:
         """Check that the topic is still the one that was planned. Raises JobError."""
         numbers = [span.partition for span in step.spans]
-        with closing(open_topics(self._options())) as topics:
+        with closing(open_topics(self._settings.options())) as topics:
             there = set(topics.partitions(topic)).intersection(numbers)
             bounds = topics.bounds([(topic, number) for number in sorted(there)])
         ids = {number: id_text(found.topic_id) for (_, number), found in bounds.items()}
@@ -240,12 +240,8 @@ class TablesJob:
 
     def _progress_of(self, declared: Declared) -> TableProgress:
         if declared.name not in self._progress:
-            self._progress[declared.name] = TableProgress(declared.name, self._options())
+            self._progress[declared.name] = TableProgress(declared.name, self._settings.options())
         return self._progress[declared.name]
-
-    def _options(self) -> ReadOptions:
-        """Return the options of the source, for what is asked of it here."""
-        return parse_options({**self._settings.source, "subscribePattern": ".*"})
 
 
 def _spec(unit: str, source_id: int) -> PartitionSpec:

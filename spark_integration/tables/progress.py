@@ -63,7 +63,7 @@ def note_of_table(table: Table, error_rows: int = 0) -> TableNote:
     """Return the numbers of a table, by its snapshots."""
     now = table.current_snapshot()
     totals = {} if now is None or now.summary is None else now.summary.additional_properties
-    committed = (one.timestamp_ms for one in history(table) if property_of(one, OFFSETS) is not None)
+    committed = (one.timestamp_ms for one in history(table.metadata) if property_of(one, OFFSETS) is not None)
     return TableNote(
         rows=int(totals.get("total-records", 0)),
         files=int(totals.get("total-data-files", 0)),
@@ -74,7 +74,7 @@ def note_of_table(table: Table, error_rows: int = 0) -> TableNote:
 
 
 def committed_note(name: str, options: ReadOptions) -> TableNote | None:
-    """Return what the job has said of a table last, None if nobody knows."""
+    """Return the last note of the job about a table, None if there is none."""
     if not options.bootstrap_servers:
         return None
     group = group_of(name)

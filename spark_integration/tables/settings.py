@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from mpbroker.reading.errors import OptionError
+from mpbroker.reading.options import ReadOptions, parse_options
 from spark_integration.jobs.frame import JobError
 from spark_integration.tables.catalog import Lake
 from spark_integration.tables.values import declaration
@@ -52,6 +53,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tables: tuple[Declared, ...]
     job: JobSettings = JobSettings()
     directory: Path = Path()
+
+    def options(self) -> ReadOptions:
+        """Return the options by which a catalog of all topics is opened. Raises OptionError."""
+        return parse_options({**self.source, "subscribePattern": ".*"})
 
 
 _OURS: Final = frozenset(Declared.__struct_fields__) - {"values"}
@@ -95,13 +100,13 @@ def expanded(settings: Settings, topics: Iterable[str]) -> Iterator[Declared]:
 
 
 def _declared(given: dict[str, Any]) -> Declared:
-    """Part what this module knows of a table from what is said of values. Raises ValidationError."""
+    """Separate the fields of a table from those of its values. Raises ValidationError."""
     values = {key: given[key] for key in given.keys() - _OURS}
     return msgspec.convert({**{key: given[key] for key in given.keys() & _OURS}, "values": values}, Declared)
 
 
 def _check(settings: Settings) -> None:
-    """Raises ValueError."""
+    """Check what types do not say. Raises ValueError."""
     chosen = {"subscribe", "subscribepattern", "assign", "startingoffsets", "endingoffsets", "failondataloss"}
     for option in settings.source:
         if option.lower() in chosen or option.lower().startswith("value"):

@@ -17,6 +17,7 @@ from spark_integration.jobs.frame import JobError
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
 OFFSETS: Final = "mpbroker.offsets"
@@ -116,18 +117,18 @@ def _order(span: Span) -> tuple[str, int, int]:
     return span.topic_id or "", span.partition, span.start
 
 
-def history(table: Table) -> Iterator[Snapshot]:
-    """Yield the table's present snapshot and those before it, as far as they have not expired."""
-    snapshot = table.current_snapshot()
+def history(metadata: TableMetadata) -> Iterator[Snapshot]:
+    """Yield a table's present snapshot and those before it, as far as they have not expired."""
+    snapshot = metadata.current_snapshot()
     while snapshot is not None:
         yield snapshot
         parent = snapshot.parent_snapshot_id
-        snapshot = None if parent is None else table.snapshot_by_id(parent)
+        snapshot = None if parent is None else metadata.snapshot_by_id(parent)
 
 
 def covered(table: Table) -> Covered | None:
     """Return what the newest snapshot of the job says; None if no job has written. Raises JobError."""
-    for snapshot in history(table):
+    for snapshot in history(table.metadata):
         text = property_of(snapshot, OFFSETS)
         if text is not None:
             return _decoded(table, text)
@@ -137,7 +138,7 @@ def covered(table: Table) -> Covered | None:
 
 def has_batch(table: Table, run: str, batch: int) -> bool:
     """Return whether the table has the commit of this run and number."""
-    for snapshot in history(table):
+    for snapshot in history(table.metadata):
         if property_of(snapshot, RUN) == run and property_of(snapshot, BATCH) == str(batch):
             return True
     return False

@@ -1,4 +1,4 @@
-"""How far tables are, and what keeps them from being further. Needs no session of Spark."""
+"""Tells how far tables are, and what is wrong with them. Needs no session of Spark."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from pyiceberg.exceptions import NoSuchTableError
 from mpbroker.protocol.printable import counted, shortened
 from mpbroker.reading.catalogs import open_catalog as open_topics
 from mpbroker.reading.errors import SourceUnavailable
-from mpbroker.reading.options import ReadOptions, parse_options
 from mpbroker.reading.plan import Catalog
 from spark_integration.tables.catalog import open_catalog
-from spark_integration.tables.data_files import ERROR
 from spark_integration.tables.planning import id_text
 from spark_integration.tables.progress import committed_note, ends_of, note_of_table
+from spark_integration.tables.rows import ERROR
 from spark_integration.tables.settings import Declared, Settings, expanded
 from spark_integration.tables.spans import ERROR_ROWS, covered, history, property_of
 
@@ -68,7 +67,7 @@ class Tables:
         """Open catalog and source. Raises StoreRefused, OptionError, SourceUnavailable."""
         self._settings = settings
         self._catalog = open_catalog(settings.lake)
-        self._options: ReadOptions = parse_options({**settings.source, "subscribePattern": ".*"})
+        self._options = settings.options()
         self._topics: Catalog = open_topics(self._options)
 
     def close(self) -> None:
@@ -79,13 +78,13 @@ class Tables:
         return list(expanded(self._settings, self._topics.topics()))
 
     def status(self, declared: Declared) -> TableStatus:
-        """Raises JobError, StoreError, and what the catalog raises."""
+        """Return the status of a table. Raises JobError, StoreError, and what the catalog raises."""
         table = self._table(declared)
         found = TableStatus(declared.name, declared.topic, lag=self._lag(declared, table))
         if table is None:
             return found
         note = note_of_table(table)
-        errors = (int(property_of(one, ERROR_ROWS) or 0) for one in history(table))
+        errors = (int(property_of(one, ERROR_ROWS) or 0) for one in history(table.metadata))
         times = [one.timestamp_ms for one in table.metadata.snapshots]
         return found._replace(
             rows=note.rows,

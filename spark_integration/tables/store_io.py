@@ -20,7 +20,7 @@ REQUEST_TIMEOUT_MS: Final = 60_000
 @lru_cache(8)
 def store_of(location: str) -> ObjectStore:
     """Open the store of a URL, once in each process. Raises StoreRefused."""
-    return open_store(location, REQUEST_TIMEOUT_MS)
+    return open_store(location, REQUEST_TIMEOUT_MS, "[lake] location")
 
 
 def name_in(location: str, url: str) -> str:

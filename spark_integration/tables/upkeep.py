@@ -44,7 +44,7 @@ class Upkeep:
     def _look_after(self, name: str, table: Table) -> None:
         done = compact(self._spark, table)
         if done.files_before:
-            self._notice.say(f"{name}: made {done.files_after} of {done.files_before} files")
+            self._notice.say(f"{name}: compacted {done.files_before} files to {done.files_after}")
         expire(table.refresh())
         now = time.monotonic()
         if now >= self._orphans_at.get(name, 0.0):

@@ -18,7 +18,7 @@ from mpbroker.storage.leader_epochs import NO_OFFSET, end_of
 from spark_integration.jobs.frame import Silent
 from spark_integration.tables import catalog, commit, job, store_io, values
 from spark_integration.tables.catalog import Lake
-from spark_integration.tables.compaction import Rewriting, groups, is_replaced
+from spark_integration.tables.compaction import Rewriting, groups, try_replace
 from spark_integration.tables.data_files import Written, data_file, row_files
 from spark_integration.tables.expiry import MAX_AGE, MIN_SNAPSHOTS, expire
 from spark_integration.tables.orphans import ORPHAN_MS, named_files, remove_orphans
@@ -136,7 +136,7 @@ class World:
         rewriting = Rewriting(row_files(table), table.schema(), table.io)
         made = [rewriting.rewrite([one.file_path for one in group]) for group in chosen]
         old = [one for group in chosen for one in group]
-        assert not old or is_replaced(table, old, [data_file(table, one) for one in made])
+        assert not old or try_replace(table, old, [data_file(table, one) for one in made])
 
     def tidy(self) -> None:
         """Expire what may expire and, days later, delete what no snapshot has."""

@@ -116,7 +116,7 @@ def tables_why(
 
 @contextmanager
 def _in_a_sentence() -> Iterator[None]:
-    """Raise what catalogs, stores and sources raise as CliError."""
+    """Turn the errors of catalogs, stores and sources into CliError."""
     from pyiceberg.exceptions import RESTError
 
     from mpbroker.reading.errors import OptionError, SourceUnavailable

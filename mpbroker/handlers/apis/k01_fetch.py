@@ -157,7 +157,7 @@ class Fetch:
         self.refused: set[str] = set()
         self.request: FetchRequest = context.body
         self.is_follower = replica_of(self.request) >= 0
-        # Whether a replica answers, and may do so: as Kafka's, it serves no clients that know of no racks.
+        # Whether this broker answers as a replica. Like Kafka's followers, it serves clients that know racks.
         self.is_replica = context.broker.readers.is_replica and context.version >= FIRST_VERSION_WITH_RACK
         self.limit = min(self.request.max_bytes, context.broker.config.fetch_max_bytes)
         if context.broker.throttling.on:
@@ -422,7 +422,7 @@ class Fetch:
             case SegmentGone():
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             case FileNotFoundError() if self.context.broker.readers.is_replica:
-                # Two cuts were applied since the handler has learned of these links.
+                # Two cuts were applied since the handler learned of these links.
                 code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             case OffsetOutOfRange():
                 code = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -539,7 +539,7 @@ class Fetch:
     ) -> Read | None:
         """Return the answer that names a replica to read the segment of `file` from; None: read it here.
 
-        Replicas lack what the object store has.
+        Of a tiered partition replicas lack the segments that are in the object store alone.
         """
         if now.flags & PartitionFlag.PARTITION_TIERED:
             return None

@@ -1,7 +1,7 @@
-"""Which consumers read from a replica instead (KIP-392): those in its rack, where it has what they ask for.
+"""Sends consumers to a replica in their rack that has what they ask for (KIP-392).
 
-A replica has all that was written before a time, which it tells the owner. So a fetch from a segment file
-that was changed last before that is the replica's. Who reads the end of a log, where files change, stays.
+A replica tells the owner the time before which it has all that was written. A fetch from a segment file that
+was last changed before that time goes to the replica. A fetch from a newer file is answered here.
 (Kafka: RackAwareReplicaSelector, ReplicaManager.findPreferredReadReplica.)
 """
 
@@ -13,9 +13,9 @@ from mpbroker.handlers.requests.metadata import Metadata
 from shm.clock import monotonic_ms
 from shm.word import Words
 
-# From the write of a record until it is below the high watermark.
+# The longest time from the write of a record until it is below the high watermark.
 MARGIN_MS: Final = 1_000
-# A client that comes back earlier has found no replica there, or one that has less: it stays.
+# A client that comes back earlier has found no replica, or one that has less: it is answered here.
 AGAIN_MS: Final = 60_000
 _SENT_MAX: Final = 10_000
 

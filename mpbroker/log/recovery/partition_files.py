@@ -15,7 +15,7 @@ class PartitionFiles(NamedTuple):
     """The files of one partition: segments and indexes by base offset, snapshots by offset. Lists are sorted.
 
     `aborted`: segments with a `.txnindex`. `has_leftovers`: there are files of an unfinished operation.
-    `has_remote`: there is a file of remote segments. `has_start`: one with an undeleted log's start.
+    `has_remote`: there is a file of remote segments. `has_start`: one with the start of an undeleted log.
     """
 
     bases: list[int]

@@ -7,7 +7,7 @@
 
 A kill at any of these steps leaves objects that nobody names; the collector deletes them a day later.
 
-Of a log directory that is offline a cut has what the newest cut has. So the others have new ones. Where
+A cut repeats what the newest cut has of a log directory that is offline, so that the others have new cuts. If
 commit rounds were shipped since, no cut is made: the newest one and the rounds have all that is acknowledged.
 """
 
@@ -191,7 +191,7 @@ class Cutter:
                 "disk, or stop this broker and restore it or let a standby take over"
             )
         if offline != told:
-            says = f"no cut is made, since {why}" if why else "cuts have of it what the one before has"
+            says = f"no cut is made, since {why}" if why else "new cuts repeat what the last one has of it"
             log.warning("%s is offline: %s", paths, says)
         if why or newest is None:
             raise CutSkipped(f"{paths} is offline, and {why}")

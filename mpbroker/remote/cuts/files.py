@@ -4,7 +4,7 @@ A cut has what a start after a kill of all processes needs. It has no commit jou
 was written, also what was not synced. It has no segment that the ledger has, and nothing that says who owns
 the ledger. It does not say how far partitions are compacted, since their files may be those of before (see
 `Broker.look`): a tombstone that counts as compacted would be removed while the records that it deletes stay.
-The last cut of a clean stop has the mark of that, so that a new owner checks nothing.
+The last cut of a clean stop has Kafka's file of a clean shutdown, so that a new owner checks nothing.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Look(NamedTuple):
     """All files of a cut: those beside the partitions, and those of each partition directory.
 
     `rows` are the rows of open partitions, by directory, as they were when the files were listed, or before.
-    `offline` are the numbers of log directories that have failed or cannot be listed: nothing is of these.
+    `offline` are the numbers of log directories that have failed or cannot be listed.
     """
 
     beside: list[Found]
@@ -117,7 +117,7 @@ def list_partition(path: str, directory: str, remote: CutPartition | None) -> li
 
 
 def list_directory(number: int, log_dir: Path, names: Iterable[str]) -> tuple[list[Found], dict[str, str]]:
-    """Sort a log directory: its files, and the directories of its partitions with their real paths."""
+    """Return the files of a log directory, and the directories of its partitions with real paths."""
     files, partitions = [], {}
     for name in names:
         path, real_path = f"{number}/{name}", f"{log_dir}/{name}"

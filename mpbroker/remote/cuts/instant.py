@@ -160,7 +160,7 @@ class Broker:
                 one, before = former.partitions.get(path), former.rows.get(path)
                 row = self._now(before)
                 if before is not None:
-                    # What a row that is being written had said is still true.
+                    # While a row is being written, its former content is still true.
                     rows[path] = row or before
                 if one is not None and row is not None and path in settled and one.row == row:
                     listed[path] = one

@@ -44,9 +44,9 @@ class _Run(NamedTuple):
 class Mirror:
     """Log directories that follow cuts.
 
-    `seen(count)` is called with the bytes of each download by threads, and with 0 by the caller's, now and
-    then; it may raise to give up. `kept` are names of files in log directories that do not belong to the
-    mirror, and stay.
+    Threads call `seen(count)` with the bytes of each download, the caller's thread with 0 now and then. It
+    may raise to give up. `kept` are names of files in log directories that do not belong to the mirror, and
+    stay.
 
     If `is_read`, others read the files through links meanwhile (`standby/replica.py`). Then a file only
     grows: one that differs is made anew beside, and takes its name when it is whole. So a link to the former
@@ -189,7 +189,7 @@ def place(log_dirs: Sequence[Path], path: str) -> Path:
 
 
 def beside(path: str) -> str:
-    """Return the path of what is to take the place of a file. A later cut removes it, as no file of a cut."""
+    """Return the path of a file's replacement until it is whole. The next cut removes one that is left."""
     return f"{path}.beside"
 
 

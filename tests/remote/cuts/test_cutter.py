@@ -124,7 +124,7 @@ def test_of_an_offline_directory_a_cut_has_what_the_one_before_has(
     manifest = make_plan(two.objects).manifest
     assert (manifest.remote, sorted(manifest.directories)) == (remote, ["0/t-0", "1/t-1"])
     assert [one.getMessage()[-45:] for one in caplog.records if "is offline" in one.getMessage()] == [
-        "data1 is offline: cuts have of it what the one before has"[-45:]
+        "data1 is offline: new cuts repeat what the last one has of it"[-45:]
     ] * 2
     two.failed = 0
     if not is_there:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from spark_integration.jobs.frame import JobError
 from spark_integration.tables import compaction
-from spark_integration.tables.compaction import FILES_MIN, Rewriting, compact, groups, is_replaced
+from spark_integration.tables.compaction import FILES_MIN, Rewriting, compact, groups, try_replace
 from spark_integration.tables.data_files import data_file, row_files
 from spark_integration.tables.spans import covered
 from tests.spark.tables.made_tables import NAME, append, lake, made_table, offsets
@@ -42,7 +42,7 @@ def test_small_files_become_one_and_a_try_that_loses_leaves_none(
     append(table, FILES_MIN, FILES_MIN + 1, day=29)
     before, there = offsets(table), paths(table)
     with monkeypatch.context() as patch:
-        patch.setattr(compaction, "is_replaced", lambda *_: False)
+        patch.setattr(compaction, "try_replace", lambda *_: False)
         assert compact(spark, table) == compaction.Compacted()
     files = {path.name for path in (tmp_path / "lake" / "lake" / "orders" / "data").rglob("*.parquet")}
     assert files == {url.rpartition("/")[2] for url in there}
@@ -88,7 +88,7 @@ def test_an_append_at_the_same_time_stays(tmp_path: Path) -> None:
     old = [task.file for task in table.scan().plan_files()]
     made = rewritten(table, [one.file_path for one in old])
     append(lake(tmp_path / "lake").load_table(NAME), 3, 4)
-    assert is_replaced(table, old, [made])
+    assert try_replace(table, old, [made])
     assert offsets(table) == [(number, offset) for number in (0, 1) for offset in range(4)]
     assert len(paths(table)) == 2
 
@@ -98,8 +98,8 @@ def test_of_two_compactions_of_one_file_one_counts(tmp_path: Path) -> None:
     other = lake(tmp_path / "lake").load_table(NAME)
     old = [task.file for task in table.scan().plan_files()]
     made = [rewritten(table, [one.file_path for one in old]) for _ in range(2)]
-    assert is_replaced(other, old, made[:1])
-    assert not is_replaced(table, old, made[1:])
+    assert try_replace(other, old, made[:1])
+    assert not try_replace(table, old, made[1:])
     assert paths(table) == [made[0].file_path]
 
 

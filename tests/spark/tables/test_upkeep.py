@@ -39,7 +39,7 @@ def test_it_is_due_at_the_first_commit_and_then_now_and_then(tmp_path: Path, don
     kept.committed(table)
     assert named(done)[3:] == ["compact", "expire"], "orphans go once a day"
     said = [call.args[0] for call in notice.say.call_args_list]
-    assert said[0] == "lake.orders: made 1 of 5 files"
+    assert said[0] == "lake.orders: compacted 5 files to 1"
     assert said[1] == "lake.orders: deleted 2 files that no snapshot has"
 
 

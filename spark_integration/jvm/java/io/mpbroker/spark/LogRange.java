@@ -9,8 +9,9 @@ import org.apache.spark.util.Utils;
  *
  * <p>{@code clusterId} and {@code nodeId} name the broker that owns the log directory. {@code places} are the
  * directories in which the partition may be, the planned one first; without any the range has to be fetched.
- * {@code bucket} has its objects if it is read from a bucket, else it is null. {@code bytes} is the size of the range in files when it was planned. {@code aborted} has the aborted
- * transactions of which files may have records, if the reader must leave these out.
+ * {@code bucket} has its objects if it is read from a bucket, else it is null. {@code bytes} is the size of the
+ * range when it was planned. {@code aborted} has the aborted transactions of which files may have records, if the
+ * reader must leave these out.
  */
 record LogRange(
     String topic,
