@@ -105,7 +105,7 @@ class World:
         self.memory = MemoryStore()
         self.store: ObjectStore = self.memory
         self.settings = settings()
-        patch.setattr(store_io, "open_store", lambda _url, _ms: self.store)
+        patch.setattr(store_io, "open_store", lambda *_: self.store)
         patch.setattr(job, "open_topics", lambda _options: Topics(self.log))
         patch.setattr(commit, "PAUSE_S", 0)
         store_io.store_of.cache_clear()

@@ -25,7 +25,7 @@ HINT = "shop/orders/metadata/version-hint.text"
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> FaultStore:
     store = FaultStore(MemoryStore())
-    monkeypatch.setattr(store_io, "open_store", lambda _url, _ms: store)
+    monkeypatch.setattr(store_io, "open_store", lambda *_: store)
     store_io.store_of.cache_clear()
     return store
 
