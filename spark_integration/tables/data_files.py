@@ -10,7 +10,7 @@ import pickle
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -20,6 +20,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from spark_integration.tables.store_io import LOCATION, name_in, store_of
 
 if TYPE_CHECKING:
+    from pyiceberg.io.pyarrow import DataFileStatistics
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame
@@ -139,24 +140,14 @@ def row_files(table: Table, decode: Callable[[pa.RecordBatch], pa.RecordBatch] |
 
 def data_file(table: Table, written: Written) -> DataFile:
     """Describe a written file to Iceberg. Its statistics come from the footer."""
-    from pyiceberg.io.pyarrow import (
-        compute_statistics_plan,
-        data_file_statistics_from_parquet_metadata,
-        parquet_path_to_id_mapping,
-    )
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 
-    schema = table.schema()
-    statistics = data_file_statistics_from_parquet_metadata(
-        written.footer,
-        compute_statistics_plan(schema, table.properties),
-        parquet_path_to_id_mapping(schema),
-    )
+    statistics = _statistics(table, written.footer)
     return DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=written.url,
         file_format=FileFormat.PARQUET,
-        partition=statistics.partition(table.spec(), schema),
+        partition=statistics.partition(table.spec(), table.schema()),
         file_size_in_bytes=written.size,
         sort_order_id=None,
         spec_id=table.metadata.default_spec_id,
@@ -164,6 +155,31 @@ def data_file(table: Table, written: Written) -> DataFile:
         key_metadata=None,
         **statistics.to_serialized_dict(),
     )
+
+
+def _statistics(table: Table, footer: pq.FileMetaData) -> DataFileStatistics:
+    """Return what Iceberg knows of a file's columns.
+
+    A producer may send times that Python has not, after the year 9999 or before 1. Columns of times have no
+    bounds then.
+    """
+    from pyiceberg.io.pyarrow import (
+        compute_statistics_plan,
+        data_file_statistics_from_parquet_metadata,
+        match_metrics_mode,
+        parquet_path_to_id_mapping,
+    )
+    from pyiceberg.types import DateType, TimestampType, TimestamptzType
+
+    schema = table.schema()
+    plan, paths = compute_statistics_plan(schema, table.properties), parquet_path_to_id_mapping(schema)
+    try:
+        return data_file_statistics_from_parquet_metadata(footer, plan, paths)
+    except OverflowError:
+        for field_id, one in plan.items():
+            if isinstance(one.iceberg_type, DateType | TimestampType | TimestamptzType):
+                plan[field_id] = replace(one, mode=match_metrics_mode("counts"))
+        return data_file_statistics_from_parquet_metadata(footer, plan, paths)
 
 
 def _unit(table: Table) -> str:
