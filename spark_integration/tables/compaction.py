@@ -82,7 +82,9 @@ def groups(table: Table, target_bytes: int, files_min: int = FILES_MIN) -> list[
     partitions: dict[Any, list[tuple[int, DataFile]]] = {}
     for file in _plain_files(table):
         if file.spec_id == table.spec().spec_id and file.file_size_in_bytes < target_bytes * 3 // 4:
-            first = int(from_bytes(LongType(), file.lower_bounds[offset_id]))
+            bound = (file.lower_bounds or {}).get(offset_id)
+            # Without bounds, as somebody may set the table's metrics, files come in any order.
+            first = 0 if bound is None else int(from_bytes(LongType(), bound))
             partitions.setdefault(file.partition, []).append((first, file))
     found, left = [], PASS_BYTES
     for small in partitions.values():

@@ -131,3 +131,13 @@ def test_executors_get_no_secret_of_the_catalog(tmp_path: Path) -> None:
     assert b"pw-1234" not in pickle.dumps(rewriting)
     assert rewriting.rewrite(paths(table)).footer.num_rows == 2
     catalog.close()
+
+
+def test_a_table_without_metrics_has_its_partitions(tmp_path: Path) -> None:
+    """Else readers that choose by time would pass over its files."""
+    table = made_table(lake(tmp_path / "lake"), **{"write.metadata.metrics.default": "none"})
+    for day in (29, 30):
+        append(table, day, day + 1, day=day)
+    later = table.scan(row_filter="_timestamp >= '2026-11-30T00:00:00+00:00'").to_arrow()
+    assert later["_offset"].to_pylist() == [30, 30]
+    assert [len(group) for group in groups(table, 1 << 20, files_min=1)] == [1, 1]
