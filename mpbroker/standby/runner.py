@@ -159,8 +159,10 @@ class Runner:
             self._face.stop()
             if self._replica is not None:
                 replica.clear()
-                with suppress(StoreError):
-                    self._objects.delete([self._registration().name])
+                if self._registered_at_s > -math.inf:
+                    # Otherwise clients are sent here until a lease is over.
+                    with suppress(StoreError):
+                        self._objects.delete([self._registration().name])
             for fd in locks.fds:
                 os.close(fd)
         shutil.rmtree(self._face.directory, ignore_errors=True)

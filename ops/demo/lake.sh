@@ -148,6 +148,8 @@ print(f"DuckDB: {rows} rows, {offsets} offsets, the last one is {last}")
 frame = pl.scan_iceberg(table, storage_options=options).select("_offset", pl.col("value").cast(pl.String))
 print("Polars:", frame.sort("_offset").tail(3).collect().rows())
 END
+# The planner that needs no other package.
+export POLARS_ICEBERG_PLANNER=pyiceberg
 show python table.py | tee table
 grep -q "DuckDB: 30100 rows, 30100 offsets" table || give_up "the table is not what the log is"
 

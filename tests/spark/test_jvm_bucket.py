@@ -1,4 +1,4 @@
-"""What the JVM reads in a bucket: all rows, however they lie in objects, and what it says of objects that are gone.
+"""What the JVM reads in a bucket: all rows, however objects have them, and what it says if one is gone.
 
 `test_readers` compares it with the other readers on random histories.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import random
+import struct
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -122,18 +123,20 @@ def test_all_rows_of_windows_and_pieces(read: Read, log_dir: Path, world: Bucket
 
 
 def test_an_index_that_is_wrong_is_not_believed(read: Read, log_dir: Path, world: BucketWorld) -> None:
+    """Its entries name no batch, or a later one."""
     writer = PartitionWriter(log_dir, "t")
     fill(writer, 100, value_bytes=200)
-    index = writer.directory / f"{0:020}.index"
-    entries = index.read_bytes()
-    assert len(entries) > 80
-    index.write_bytes(b"".join(entries[at : at + 4] + b"\0\0\0\x4d" for at in range(0, len(entries), 8)))
+    entries = [*struct.iter_unpack(">ii", (writer.directory / f"{0:020}.index").read_bytes())]
     writer.roll()
     world.upload("t", row_of(writer))
     world.cut()
-    assert planned(read(startingOffsets='{"t":{"0":700}}', endingOffsets='{"t":{"0":720}}'))() == [
-        *range(700, 720)
-    ]
+    (stored,) = objects(world, "t-*/0/*.indexes")
+    rest = stored.read_bytes()[8 * len(entries) :]
+    collect = planned(read(startingOffsets='{"t":{"0":700}}', endingOffsets='{"t":{"0":720}}'))
+    assert collect() == [*range(700, 720)]
+    for wrong in (77, entries[-1][1]):
+        stored.write_bytes(b"".join(struct.pack(">ii", offset, wrong) for offset, _ in entries) + rest)
+        assert collect() == [*range(700, 720)]
 
 
 def test_objects_that_are_gone_or_damaged(read: Read, log_dir: Path, world: BucketWorld) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -34,7 +35,7 @@ class FetchingFrom:
     """A consumer of partition 0, which tells which broker has sent how much."""
 
     def __init__(self, bootstrap: str, rack: str) -> None:
-        self._received: dict[int, int] = {}
+        self.received: dict[int, int] = {}
         settings = {
             "bootstrap.servers": bootstrap,
             "client.rack": rack,
@@ -49,7 +50,7 @@ class FetchingFrom:
     def _count(self, text: str) -> None:
         for one in json.loads(text)["brokers"].values():
             if one["nodeid"] > 0 and one["req"].get("Fetch"):
-                self._received[one["nodeid"]] = one["rxbytes"]
+                self.received[one["nodeid"]] = one["rxbytes"]
 
     def read(self, count: int) -> list[str]:
         found: list[str] = []
@@ -60,13 +61,18 @@ class FetchingFrom:
             )
             return len(found) >= count
 
-        eventually(has_all, lambda: f"{count} records come; {len(found)} did: {self._received}")
+        eventually(has_all, lambda: f"{count} records come; {len(found)} did: {self.received}")
         return found
 
     def bytes_from(self, broker_id: int) -> int:
         """Return how many bytes a broker has sent, once it was counted."""
-        eventually(lambda: not self._consumer.consume(1, 0.1) and broker_id in self._received, "counts come")
-        return self._received[broker_id]
+
+        def is_counted() -> bool:
+            self._consumer.poll(0.1)
+            return broker_id in self.received
+
+        eventually(is_counted, "counts come")
+        return self.received[broker_id]
 
     def close(self) -> None:
         self._consumer.close()
@@ -128,6 +134,51 @@ def test_a_consumer_of_its_rack_reads_from_a_replica_and_goes_back_when_it_is_go
     assert late.read(100) == values
     late.close()
     assert not pair.state().standbys
+
+
+def write(bootstrap: str, stops: threading.Event) -> None:
+    """Write one transaction after the other, of which every second is aborted."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "writes", "linger.ms": 0})
+    producer.init_transactions(PATIENCE_S)
+    number = 0
+    while not stops.is_set():
+        producer.begin_transaction()
+        for size in range(number % 20):
+            producer.produce(TOPIC, f"{number % 2} {number} {size} {'x' * 400 * size}", partition=0)
+        assert producer.flush(PATIENCE_S) == 0
+        end = producer.abort_transaction if number % 2 else producer.commit_transaction
+        end(PATIENCE_S)
+        number += 1
+
+
+@pytest.mark.process
+@long_only("committed records of a replica are those of its leader, while a producer goes on")
+@pytest.mark.parametrize("pair", ["local", "ledger"], indirect=True)
+def test_consumers_of_a_replica_see_what_those_of_its_leader_see(pair: Pair) -> None:
+    owner, stops = pair.start(1), threading.Event()
+    admin = AdminClient({"bootstrap.servers": owner.bootstrap})
+    admin.create_topics([NewTopic(TOPIC, 1, config={"segment.bytes": "1048576"})])[TOPIC].result(PATIENCE_S)
+    writer = threading.Thread(target=write, args=(owner.bootstrap, stops))
+    writer.start()
+    try:
+        count, senders = 0, dict[int, int]()
+        for _ in range(2):
+            pair.start(2, "--standby", "--read-only", "-o", "broker.rack=a")
+            for _ in range(4):
+                pair.serves_reads(2)
+                count += 200
+                there, here = FetchingFrom(owner.bootstrap, "a"), FetchingFrom(owner.bootstrap, "")
+                found = there.read(count)
+                assert found == here.read(count)
+                assert not any(one.startswith("1") for one in found)
+                senders |= there.received
+                for one in (there, here):
+                    one.close()
+            pair.brokers[2].kill()
+        assert 2 in senders
+    finally:
+        stops.set()
+        writer.join()
 
 
 @pytest.mark.process

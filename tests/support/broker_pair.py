@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
 
 from mpbroker.handlers.fetch.preferred_replicas import MARGIN_MS
+from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.registrations import read_registrations
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.store.directory import DirectoryStore
@@ -15,7 +17,6 @@ from ops.bench.brokers import Mpbroker, running
 from shm.clock import wall_ms
 from tests.support.client_tools import eventually
 from tests.support.committed_offsets import UNCOMMITTED, messages
-from tests.support.ledger_parts import read
 from tests.support.polling import PATIENCE_S
 
 TOPIC = "t"
@@ -29,6 +30,8 @@ class Pair:
         self.store_dir = root / "store"
         self.store_dir.mkdir()
         self.store = DirectoryStore(self.store_dir)
+        # Who waits for an entry reads those that are new: there are thousands.
+        self._reader, self._reading = LedgerReader(self.store), threading.Lock()
         self._stack = stack
         self._settings = (
             "remote.log.storage.system.enable=true",
@@ -50,16 +53,21 @@ class Pair:
         self._stack.enter_context(running(broker))
         return broker
 
+    def ledger(self) -> LedgerReader:
+        """Return the ledger as it is now."""
+        with self._reading:
+            self._reader.read_to_end()
+        return self._reader
+
     def state(self) -> RemoteState:
-        return read(self.store).state
+        return self.ledger().state
 
     def stands_by(self, number: int) -> None:
         """Wait until a broker follows, and its clients are told of both."""
         at: dict[str, str | int | float | bool] = {"bootstrap.servers": self.brokers[number].bootstrap}
         eventually(lambda: number in self.state().standbys, "the ledger names the standby")
-        eventually(
-            lambda: len(AdminClient(at).list_topics(timeout=PATIENCE_S).brokers) == 2, "clients know both"
-        )
+        admin = AdminClient(at)
+        eventually(lambda: len(admin.list_topics(timeout=PATIENCE_S).brokers) == 2, "clients know both")
 
     def serves_reads(self, number: int) -> None:
         """Wait until consumers of a replica's rack are sent there for all that is written now."""
@@ -77,7 +85,7 @@ class Pair:
         )
 
     def leads(self, number: int, generation: int) -> None:
-        eventually(lambda: read(self.store).generation == generation, "the ledger has another owner")
+        eventually(lambda: self.ledger().generation == generation, "the ledger has another owner")
         leader = self.state().leader
         assert leader is not None
         assert leader.broker_id == number
@@ -92,7 +100,7 @@ class Pair:
 
     @property
     def generation(self) -> int:
-        return read(self.store).generation
+        return self.ledger().generation
 
     @property
     def leader(self) -> int:

@@ -26,7 +26,7 @@ final class BucketPieces extends MemoryPieces {
   private static final ExecutorService THREADS =
       Executors.newCachedThreadPool(
           work -> {
-            Thread made = new Thread(work, "mpbroker bucket");
+            Thread made = new Thread(work, "bucket reader");
             made.setDaemon(true);
             return made;
           });
