@@ -67,6 +67,7 @@ def test_times_that_python_has_not(world: World, files: RowFiles) -> None:
 
 
 def test_a_column_of_such_times_has_no_bounds(world: World) -> None:
+    """JSON's 9999-12-31T23:59:59-01:00 is in the year 10000 of UTC."""
     table = world.table()
     with table.update_schema() as update:
         update.add_column("at", TimestampType())
