@@ -21,6 +21,7 @@ CORRUPT_TYPE: Final = pa.struct([pa.field("error", pa.string()), pa.field("data"
 
 _SHOWN_BYTES = 24
 _DOUBLE_BITS = 64
+_EXPONENT_MAX = 1000
 TYPES_MAX: Final = 20_000
 # Arrow makes nulls of missing fields; below a null struct it would leave zeros.
 _NO_FIELDS: Final[Mapping[str, Any]] = {}
@@ -220,7 +221,11 @@ def _float(value: Any) -> Any:
 
 def _decimal(value: Any) -> Decimal:
     if isinstance(value, (str, int, Decimal)) and not isinstance(value, bool):
-        return Decimal(value)
+        found = Decimal(value)
+        # Arrow crashes the process for an exponent such as -999,999,999.
+        if abs(found.adjusted()) > _EXPONENT_MAX:
+            raise ValueError(f"{value} is beyond all decimals")
+        return found
     raise TypeError(f"a decimal is text or an integer, not {type(value).__name__}")
 
 

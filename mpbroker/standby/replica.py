@@ -78,6 +78,15 @@ class Replica:
 
         Raises OSError: then call it again.
         """
+        before = list(self._free_places), self._next_place
+        try:
+            self._update(manifest)
+        except OSError:
+            # A disk that stays full must not use up the slots.
+            self._free_places, self._next_place = before
+            raise
+
+    def _update(self, manifest: CutManifest) -> None:
         cuts = _partitions_of(manifest)
         self._generation += 1
         # One that was not open at the instant, as at a start, is readable as before.

@@ -167,15 +167,18 @@ class FileSystemCatalog(MetastoreCatalog):
         return created
 
     def _advance_hint(self, identifier: Identifier, number: int) -> None:
-        """Move the hint to a version. Raises CommitFailedException if it is further already.
+        """Move the hint to a version. Raises CommitStateUnknownException if it is further already.
 
-        A process that stood still for days may create a version again that was deleted as an old one: nobody
-        will ever read that.
+        Others have built on this version. Or a process that stood still for days has created one again that
+        was deleted as an old one, and nobody will ever read it. Only for a commit that surely failed may
+        pyiceberg delete the manifests.
         """
         # The commit is made: an error of the store only leaves a hint that is older.
         with contextlib.suppress(StoreError):
             if self._hint(identifier) > number:
-                raise CommitFailedException(f"version {number} of {'.'.join(identifier)} is long past")
+                raise CommitStateUnknownException(
+                    f"version {number} of {'.'.join(identifier)} is a part of the table, or long past"
+                )
             text = str(number).encode()
             self._store.put(_hint_name(identifier), [text], len(text))
 

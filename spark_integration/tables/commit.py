@@ -118,6 +118,12 @@ def _replace(table: Table, transaction: Transaction, batch: Batch, properties: d
     files = row_files(table)
     with transaction.update_snapshot(properties).overwrite() as replacing:
         for task in table.scan(row_filter=_of_cut(batch.cut)).plan_files():
+            if task.delete_files:
+                raise JobError(
+                    f"another writer has deleted rows of {task.file.file_path} by files of deletes, and a "
+                    "restore has to remove others there: rewrite the table's data files (Iceberg's "
+                    "rewrite_data_files), then the job goes on"
+                )
             with table.io.new_input(task.file.file_path).open() as stream:
                 rows = pq.read_table(stream)
             kept = rows.filter(pc.invert(_is_cut(rows, batch.cut)))

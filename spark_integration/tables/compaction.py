@@ -28,7 +28,6 @@ from spark_integration.tables.commit import RETRIES
 from spark_integration.tables.data_files import ORDER, RowFiles, Written, data_file, row_files
 
 if TYPE_CHECKING:
-    from pyiceberg.io import FileIO
     from pyiceberg.manifest import DataFile
     from pyiceberg.schema import Schema
     from pyiceberg.table import Table
@@ -66,7 +65,7 @@ def compact(spark: SparkSession, table: Table) -> Compacted:
         return Compacted()
     tasks = [(pickle.dumps([file.file_path for file in group]),) for group in chosen]
     frame = spark.createDataFrame(tasks, "paths binary").repartition(len(tasks))
-    rewriting = Rewriting(row_files(table), table.schema(), table.io)
+    rewriting = Rewriting(row_files(table), table.schema())
     rows = frame.mapInArrow(rewriting, "written binary").collect()
     old = [file for group in chosen for file in group]
     made = [data_file(table, pickle.loads(row[0])) for row in rows]
@@ -83,7 +82,9 @@ def groups(table: Table, target_bytes: int, files_min: int = FILES_MIN) -> list[
     partitions: dict[Any, list[tuple[int, DataFile]]] = {}
     for file in _plain_files(table):
         if file.spec_id == table.spec().spec_id and file.file_size_in_bytes < target_bytes * 3 // 4:
-            first = int(from_bytes(LongType(), file.lower_bounds[offset_id]))
+            bound = (file.lower_bounds or {}).get(offset_id)
+            # Without bounds, as somebody may set the table's metrics, files come in any order.
+            first = 0 if bound is None else int(from_bytes(LongType(), bound))
             partitions.setdefault(file.partition, []).append((first, file))
     found, left = [], PASS_BYTES
     for small in partitions.values():
@@ -123,7 +124,6 @@ class Rewriting:
 
     files: RowFiles
     of_table: Schema
-    file_io: FileIO
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Rewrite the groups that `mapInArrow` gives; yield one row for each new file."""
@@ -149,17 +149,18 @@ class Rewriting:
         schema, waiting, size = self.files.schema, [], 0
         row = pa.struct(list(schema))
         for url in urls:
-            with self.file_io.new_input(url).open() as stream:
-                file = pq.ParquetFile(stream)
-                self._check_names(url, pyarrow_to_schema(file.schema_arrow))
-                for batch in file.iter_batches():
-                    # The cast goes by names: it adds columns that are new, and widens, at any depth.
-                    rows = pa.RecordBatch.from_struct_array(batch.to_struct_array().cast(row))
-                    waiting.append(rows)
-                    size += rows.nbytes
-                    if size >= ROW_GROUP_BYTES:
-                        yield pa.Table.from_batches(waiting, schema)
-                        waiting, size = [], 0
+            # Not by the table's FileIO, which has the properties of the catalog, and its secrets.
+            body = store_of(self.files.location).get(name_in(self.files.location, url))
+            file = pq.ParquetFile(pa.BufferReader(body))
+            self._check_names(url, pyarrow_to_schema(file.schema_arrow))
+            for batch in file.iter_batches():
+                # The cast goes by names: it adds columns that are new, and widens, at any depth.
+                rows = pa.RecordBatch.from_struct_array(batch.to_struct_array().cast(row))
+                waiting.append(rows)
+                size += rows.nbytes
+                if size >= ROW_GROUP_BYTES:
+                    yield pa.Table.from_batches(waiting, schema)
+                    waiting, size = [], 0
         if waiting:
             yield pa.Table.from_batches(waiting, schema)
 

@@ -10,7 +10,7 @@ import pickle
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -21,8 +21,10 @@ from spark_integration.tables.rows import ERROR
 from spark_integration.tables.store_io import LOCATION, name_in, store_of
 
 if TYPE_CHECKING:
+    from pyiceberg.io.pyarrow import DataFileStatistics
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table
+    from pyiceberg.typedef import Record
     from pyspark.sql import DataFrame
 
 # A file is written when so many bytes of rows, as Arrow has them, wait for it.
@@ -143,31 +145,63 @@ def row_files(table: Table, decode: Callable[[pa.RecordBatch], pa.RecordBatch] |
 
 def data_file(table: Table, written: Written) -> DataFile:
     """Describe a written file to Iceberg. Its statistics come from the footer."""
-    from pyiceberg.io.pyarrow import (
-        compute_statistics_plan,
-        data_file_statistics_from_parquet_metadata,
-        parquet_path_to_id_mapping,
-    )
     from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 
-    schema = table.schema()
-    statistics = data_file_statistics_from_parquet_metadata(
-        written.footer,
-        compute_statistics_plan(schema, table.properties),
-        parquet_path_to_id_mapping(schema),
-    )
     return DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=written.url,
         file_format=FileFormat.PARQUET,
-        partition=statistics.partition(table.spec(), schema),
+        partition=_partition(table, written.footer),
         file_size_in_bytes=written.size,
         sort_order_id=None,
         spec_id=table.metadata.default_spec_id,
         equality_ids=None,
         key_metadata=None,
-        **statistics.to_serialized_dict(),
+        **_statistics(table, written.footer).to_serialized_dict(),
     )
+
+
+def _statistics(table: Table, footer: pq.FileMetaData) -> DataFileStatistics:
+    """Return what Iceberg knows of a file's columns.
+
+    Others may have renamed columns of the table since, or dropped them. A producer may send times that Python
+    has not, after the year 9999 or before 1: columns of times have no bounds then.
+    """
+    from pyiceberg.io.pyarrow import (
+        compute_statistics_plan,
+        data_file_statistics_from_parquet_metadata,
+        match_metrics_mode,
+        parquet_path_to_id_mapping,
+        pyarrow_to_schema,
+    )
+    from pyiceberg.types import DateType, TimestampType, TimestamptzType
+
+    of_file = pyarrow_to_schema(footer.schema.to_arrow_schema())
+    paths = parquet_path_to_id_mapping(of_file)
+    plan = dict(compute_statistics_plan(of_file, table.properties))
+    # Bounds have the types that columns have now.
+    plan |= compute_statistics_plan(table.schema(), table.properties)
+    try:
+        return data_file_statistics_from_parquet_metadata(footer, plan, paths)
+    except OverflowError:
+        for field_id, one in plan.items():
+            if isinstance(one.iceberg_type, DateType | TimestampType | TimestamptzType):
+                plan[field_id] = replace(one, mode=match_metrics_mode("counts"))
+        return data_file_statistics_from_parquet_metadata(footer, plan, paths)
+
+
+def _partition(table: Table, footer: pq.FileMetaData) -> Record:
+    """Return the partition of a file, which all its rows have, whatever metrics the table keeps."""
+    from pyiceberg.typedef import Record
+    from pyiceberg.types import TimestamptzType
+
+    if not _unit(table):
+        return Record()
+    group = footer.row_group(0)
+    columns = (group.column(number) for number in range(group.num_columns))
+    times = next(one.statistics for one in columns if one.path_in_schema == TIMESTAMP)
+    value = times.min_raw if times.has_min_max else None
+    return Record(table.spec().fields[0].transform.transform(TimestamptzType())(value))
 
 
 def _unit(table: Table) -> str:

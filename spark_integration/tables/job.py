@@ -105,9 +105,12 @@ class TablesJob:
 
         Returns whether a table is still behind, and a sentence for each that failed.
         """
-        is_behind, failed = False, []
+        is_behind = False
         with closing(open_topics(self._settings.options())) as topics:
-            for declared in list(expanded(self._settings, topics.topics())):
+            tables, failed = expanded(self._settings, topics.topics())
+            for problem in failed:
+                self._notice.say(problem)
+            for declared in tables:
                 if is_stopped():
                     break
                 until, problem = self._problems.pop(declared.name, (0.0, ""))

@@ -1,7 +1,8 @@
 """Deletes files that no snapshot of a table has: those of failed commits, and those of expired snapshots.
 
-They are three days old by the store's clock before they go, so that files of a commit under way, and those
-that a query of an expired snapshot reads, are left alone. So is whatever is not named as Iceberg's files are.
+They are three days old by the store's clock before they go, so that files of a commit under way are left
+alone. So is whatever is not named as Iceberg's files are. A query that takes longer than its snapshot is kept
+(`expiry`) may lose files that are older.
 Metadata of old versions go with them: no commit takes so long that it would be about one of these.
 """
 

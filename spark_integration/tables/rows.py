@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -30,6 +31,8 @@ OURS: Final = frozenset((*FROM, ERROR, RAW))
 # Values that name no schema may look as if each named another one.
 SCHEMAS_MAX: Final = 1000
 _ERROR_MAX: Final = 500
+_FIRST_TIME: Final = datetime(1, 1, 1, tzinfo=UTC)
+_LAST_TIME: Final = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 
 
 class Bytes(NamedTuple):
@@ -57,6 +60,7 @@ class Rows(NamedTuple):
         errors = pc.utf8_slice_codeunits(found.column(ERROR), 0, _ERROR_MAX)
         made = {ERROR: errors, RAW: pc.if_else(errors.is_valid(), values, None)}
         made |= {name: batch.column(there) for name, there in FROM.items()}
+        made["_timestamp"] = _known_times(made["_timestamp"])
         arrays = [
             made[field.name].cast(field.type) if field.name in made else found.column(field.name)
             for field in self.columns
@@ -92,6 +96,12 @@ class Rows(NamedTuple):
             arrays = found.cast(pa.struct(fields)).flatten()
             errors = pc.struct_field(found, [CORRUPT, "error"])
         return pa.RecordBatch.from_arrays([*arrays, errors], [*(field.name for field in fields), ERROR])
+
+
+def _known_times(times: pa.Array) -> pa.Array:
+    """Return times, null where Iceberg's libraries for Python have none: they could not say its partition."""
+    outside = pc.or_(pc.less(times, _FIRST_TIME), pc.greater(times, _LAST_TIME))
+    return pc.if_else(outside, None, times)
 
 
 def ids_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
 
+from mpbroker.protocol.topic_names import OWN_TOPICS
 from mpbroker.reading.errors import OptionError
 from mpbroker.reading.options import ReadOptions, parse_options
 from spark_integration.jobs.frame import JobError
@@ -83,20 +84,24 @@ def read_settings(path: Path) -> Settings:
     return settings
 
 
-def expanded(settings: Settings, topics: Iterable[str]) -> Iterator[Declared]:
-    """Yield one table for each topic. Raises JobError if two topics would share a table."""
-    taken: dict[str, str] = {}
+def expanded(settings: Settings, topics: Iterable[str]) -> tuple[list[Declared], list[str]]:
+    """Return one table for each topic, and a sentence for each topic whose table is another one's already.
+
+    Patterns choose no internal topics: the job itself writes to the one of groups.
+    """
+    taken: dict[str, Declared] = {}
+    problems = []
+    visible = [topic for topic in topics if topic not in OWN_TOPICS]
     for declared in settings.tables:
         matched = [declared.topic]
         if declared.pattern:
-            matched = [topic for topic in topics if re.fullmatch(declared.pattern, topic)]
+            matched = [topic for topic in visible if re.fullmatch(declared.pattern, topic)]
         for topic in matched:
             name = declared.name.replace(TOPIC, _NO_NAME.sub("_", topic))
-            if taken.setdefault(name, topic) != topic:
-                raise JobError(
-                    f"topics {taken[name]} and {topic} have the same table {name}: name them apart"
-                )
-            yield msgspec.structs.replace(declared, topic=topic, pattern="", name=name)
+            found = msgspec.structs.replace(declared, topic=topic, pattern="", name=name)
+            if (first := taken.setdefault(name, found).topic) != topic:
+                problems.append(f"topics {first} and {topic} have the same table {name}: name them apart")
+    return list(taken.values()), problems
 
 
 def _declared(given: dict[str, Any]) -> Declared:

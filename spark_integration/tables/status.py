@@ -74,8 +74,8 @@ class Tables:
         self._topics.close()
 
     def declared(self) -> list[Declared]:
-        """Return what is declared, a table for each topic. Raises JobError, SourceUnavailable."""
-        return list(expanded(self._settings, self._topics.topics()))
+        """Return what is declared, a table for each topic. Raises SourceUnavailable."""
+        return expanded(self._settings, self._topics.topics())[0]
 
     def status(self, declared: Declared) -> TableStatus:
         """Return the status of a table. Raises JobError, StoreError, and what the catalog raises."""

@@ -35,20 +35,23 @@ class Upkeep:
         self._commits[name] += 1
         if self._commits[name] % FILES_MIN != 1:
             return
-        try:
-            self._look_after(name, table)
-        except Exception as error:  # noqa: BLE001 - what catalogs, stores and Spark raise has nothing in common
-            _LOG.debug("upkeep of %s", name, exc_info=True)
-            self._notice.say(f"upkeep of {name}, to be tried again: {sentence_of(error)}")
+        for what in (self._compact, lambda _, one: expire(one.refresh()), self._remove_orphans):
+            # What ails one of them, as a column that somebody has renamed, is no reason to leave the others.
+            try:
+                what(name, table)
+            except Exception as error:  # noqa: BLE001 - what catalogs, stores and Spark raise has nothing in common
+                _LOG.debug("upkeep of %s", name, exc_info=True)
+                self._notice.say(f"upkeep of {name}, to be tried again: {sentence_of(error)}")
 
-    def _look_after(self, name: str, table: Table) -> None:
+    def _compact(self, name: str, table: Table) -> None:
         done = compact(self._spark, table)
         if done.files_before:
             self._notice.say(f"{name}: compacted {done.files_before} files to {done.files_after}")
-        expire(table.refresh())
+
+    def _remove_orphans(self, name: str, table: Table) -> None:
         now = time.monotonic()
         if now >= self._orphans_at.get(name, 0.0):
-            self._orphans_at[name] = now + ORPHANS_EVERY_S
             removed = remove_orphans(table)
+            self._orphans_at[name] = now + ORPHANS_EVERY_S
             if removed:
                 self._notice.say(f"{name}: deleted {removed} files that no snapshot has")

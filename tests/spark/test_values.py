@@ -100,6 +100,7 @@ def test_message_pack_becomes_the_columns_of_the_schema() -> None:
         ("day date", {"day": 5}, "not int"),
         ("price decimal(4,2)", {"price": "123.45"}, "precision"),
         ("price decimal(4,2)", {"price": 1.5}, "not float"),
+        ("price decimal(4,2)", {"price": "1e-999999999"}, "beyond all decimals"),
         ("s struct<d: date>", {"s": 5}, "a record was expected, not int"),
         ("m map<string,int>", {"m": [1]}, "a map was expected, not list"),
         ("a array<date>", {"a": "x"}, "an array was expected, not str"),

@@ -356,3 +356,22 @@ def test_what_the_files_do_not_tell_is_not_served(
     world.follow()
     assert world.replica.partitions == []
     assert "consumers cannot read 0/t-0 here until the next cut" in caplog.text
+
+
+def test_updates_that_fail_use_up_no_slots(world: World) -> None:
+    first = world.cut_and_follow()
+    world.original.append()
+    world.original.flush()
+    world.cut()
+    manifest = world.manifest()
+    world.mirror.apply(manifest)
+    for _ in range(3):
+        with (
+            patch.object(Replica, "_remove_but", side_effect=OSError("the disk is full")),
+            pytest.raises(OSError, match="full"),
+        ):
+            world.replica.update(manifest)
+    world.replica.update(manifest)
+    (second,) = world.replica.partitions
+    assert (first.place, second.place) == (0, 1)
+    assert second.high_watermark[0] > first.high_watermark[0]

@@ -130,9 +130,27 @@ def test_a_process_that_stood_still_for_days(store: FaultStore) -> None:
         return create(name, body)
 
     store.create = days_later  # type: ignore[method-assign]
-    with pytest.raises(CommitFailedException, match="long past"):
+    with pytest.raises(CommitStateUnknownException, match="version 2"):
         add(table, 9)
     assert numbers(table) == [0, 1, 2]
+
+
+def test_others_commit_before_the_hint_is_set(store: FaultStore) -> None:
+    """The commit is made: had it failed, pyiceberg would delete the manifests that the table has now."""
+    table = made()
+    other = table.catalog.load_table("shop.orders")
+    create = store.create
+
+    def overtaken(name: str, body: bytes) -> bool:
+        store.create = create  # type: ignore[method-assign]
+        created = create(name, body)
+        add(other.refresh(), 1)
+        return created
+
+    store.create = overtaken  # type: ignore[method-assign]
+    with pytest.raises(CommitStateUnknownException, match="version 2"):
+        add(table, 9)
+    assert numbers(table) == [1, 9]
 
 
 def test_tables_that_are_there_and_are_not(store: FaultStore) -> None:

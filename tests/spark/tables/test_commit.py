@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import pytest
+from pyiceberg.table import DataScan, FileScanTask
 
 from spark_integration.jobs.frame import JobError
 from spark_integration.tables.commit import Batch, Overtaken, commit
@@ -224,3 +225,36 @@ def test_a_random_walk(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     delivered()
     world.life().run(once=True)
     assert world.rows() == world.log.rows()
+
+
+@pytest.mark.parametrize("is_renamed", [True, False])
+def test_a_restore_after_somebody_has_changed_a_column(world: World, is_renamed: bool) -> None:
+    world.life().run(once=True)
+    table = world.table()
+    with table.update_schema(allow_incompatible_changes=True) as update:
+        if is_renamed:
+            update.rename_column("_headers", "headers")
+        else:
+            update.delete_column("_headers")
+    before = covered(table)
+    assert before is not None
+    batch = Batch("run", 1, before, cut={before.spans[0].log: 1})
+    found = commit(world.table, batch).scan().to_arrow()
+    assert sorted(found["_offset"].to_pylist()) == [0, 0, 1]
+
+
+def test_a_restore_does_not_bring_back_what_others_have_deleted(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.life().run(once=True)
+    table, plan_files = world.table(), DataScan.plan_files
+    before = covered(table)
+    assert before is not None
+
+    def with_deletes(scan: DataScan) -> Iterator[FileScanTask]:
+        return (FileScanTask(one.file, {one.file}) for one in plan_files(scan))
+
+    monkeypatch.setattr(DataScan, "plan_files", with_deletes)
+    with pytest.raises(JobError, match="rewrite_data_files"):
+        commit(world.table, Batch("run", 1, before, cut={before.spans[0].log: 1}))
+    assert covered(world.table()) == before

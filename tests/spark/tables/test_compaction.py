@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -12,10 +13,11 @@ from pyspark.sql import SparkSession
 
 from spark_integration.jobs.frame import JobError
 from spark_integration.tables import compaction
+from spark_integration.tables.catalog import Lake, open_catalog
 from spark_integration.tables.compaction import FILES_MIN, Rewriting, compact, groups, try_replace
 from spark_integration.tables.data_files import data_file, row_files
 from spark_integration.tables.spans import covered
-from tests.spark.tables.made_tables import NAME, append, lake, made_table, offsets
+from tests.spark.tables.made_tables import BY_DAY, NAME, SCHEMA, append, lake, made_table, offsets
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -32,7 +34,7 @@ def paths(table: Table) -> list[str]:
 
 
 def rewritten(table: Table, urls: list[str]) -> object:
-    return data_file(table, Rewriting(row_files(table), table.schema(), table.io).rewrite(urls))
+    return data_file(table, Rewriting(row_files(table), table.schema()).rewrite(urls))
 
 
 def test_small_files_become_one_and_a_try_that_loses_leaves_none(
@@ -111,3 +113,25 @@ def test_what_fills_a_file_is_due_and_what_is_large_is_not(tmp_path: Path) -> No
     assert all(len(group) in (3, 4) for group in first)
     assert groups(table, size) == [], "three quarters of a file are enough"
     assert groups(table, 100 * size) == [], "so few files of a day are left for later"
+
+
+def test_executors_get_no_secret_of_the_catalog(tmp_path: Path) -> None:
+    where = Lake(tmp_path.as_uri(), {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "token": "pw-1234"})
+    catalog = open_catalog(where)
+    catalog.create_namespace("lake")
+    table = catalog.create_table(NAME, SCHEMA, location=where.url(NAME), partition_spec=BY_DAY)
+    append(table, 0, 1)
+    rewriting = Rewriting(row_files(table), table.schema())
+    assert b"pw-1234" not in pickle.dumps(rewriting)
+    assert rewriting.rewrite(paths(table)).footer.num_rows == 2
+    catalog.close()
+
+
+def test_a_table_without_metrics_has_its_partitions(tmp_path: Path) -> None:
+    """Else readers that choose by time would pass over its files."""
+    table = made_table(lake(tmp_path / "lake"), **{"write.metadata.metrics.default": "none"})
+    for day in (29, 30):
+        append(table, day, day + 1, day=day)
+    later = table.scan(row_filter="_timestamp >= '2026-11-30T00:00:00+00:00'").to_arrow()
+    assert later["_offset"].to_pylist() == [30, 30]
+    assert [len(group) for group in groups(table, 1 << 20, files_min=1)] == [1, 1]

@@ -7,9 +7,10 @@ from pathlib import Path
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
+from pyiceberg.types import TimestampType
 
 from spark_integration.tables import data_files, values
-from spark_integration.tables.data_files import RowFiles, row_files
+from spark_integration.tables.data_files import RowFiles, data_file, row_files
 from tests.support.table_world import DAY_MS, LOCATION, World, record_batch
 
 
@@ -50,3 +51,32 @@ def test_rows_wait_in_bounded_memory(files: RowFiles, monkeypatch: pytest.Monkey
     found = list(files.files(batches))
     assert len(found) > 10
     assert sum(one.footer.num_rows for one in found) == 100
+
+
+def test_times_that_python_has_not(world: World, files: RowFiles) -> None:
+    """A producer may send any time: microseconds for milliseconds make the year 55840."""
+    times = [-(10**14), 0, 1_700_000_000_000_000]
+    batch = record_batch("id", 0, 0, [(time, b"x") for time in times])
+    found = list(files.files(iter([batch])))
+    assert [one.url.split("/")[-2] for one in found] == [
+        "_timestamp_day=null",
+        "_timestamp_day=1970-01-01",
+    ]
+    table = world.table()
+    assert [data_file(table, one).partition[0] for one in found] == [None, 0]
+
+
+def test_a_column_of_such_times_has_no_bounds(world: World) -> None:
+    """JSON's 9999-12-31T23:59:59-01:00 is in the year 10000 of UTC."""
+    table = world.table()
+    with table.update_schema() as update:
+        update.add_column("at", TimestampType())
+    files = row_files(table)
+    late = pa.array([1_700_000_000_000_000_000], pa.timestamp("us"))
+    columns = {name: pa.nulls(1, files.schema.field(name).type) for name in files.schema.names}
+    batch = pa.RecordBatch.from_pydict({**columns, "at": late}, schema=files.schema)
+    (written,) = files.files(iter([batch]))
+    found = data_file(table, written)
+    at = table.schema().find_field("at").field_id
+    assert found.value_counts[at] == 1
+    assert at not in found.lower_bounds

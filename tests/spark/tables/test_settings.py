@@ -33,7 +33,8 @@ def written(path: Path, text: str) -> Path:
 
 def test_topics_become_tables(tmp_path: Path) -> None:
     found = read_settings(written(tmp_path, WHOLE))
-    tables = list(expanded(found, ["payments", "shop-orders", "shop-a.b", "workshop-x"]))
+    tables, problems = expanded(found, ["payments", "shop-orders", "shop-a.b", "workshop-x"])
+    assert problems == []
     assert [(one.topic, one.name) for one in tables] == [
         ("shop-orders", "shop.shop_orders"),
         ("shop-a.b", "shop.shop_a_b"),
@@ -41,8 +42,21 @@ def test_topics_become_tables(tmp_path: Path) -> None:
     ]
     assert tables[0].values == {"format": "json", "schema": "id bigint"}
     assert (found.directory, found.job.interval_s) == (tmp_path, 60)
-    with pytest.raises(JobError, match=r"shop-a\.b and shop-a_b have the same table shop\.shop_a_b"):
-        list(expanded(found, ["shop-a.b", "shop-a_b"]))
+
+
+def test_a_topic_that_has_the_table_of_another_stops_no_table(tmp_path: Path) -> None:
+    """Who may make a topic could stop all tables otherwise."""
+    found = read_settings(written(tmp_path, WHOLE))
+    tables, problems = expanded(found, ["shop-a.b", "shop-a_b", "shop-c"])
+    assert [one.topic for one in tables] == ["shop-a.b", "shop-c", "payments"]
+    assert problems == ["topics shop-a.b and shop-a_b have the same table shop.shop_a_b: name them apart"]
+
+
+def test_a_pattern_chooses_no_internal_topic(tmp_path: Path) -> None:
+    """Each commit of the job to its groups would be something to commit."""
+    found = read_settings(written(tmp_path, WHOLE.replace("shop-.*", ".*")))
+    tables, _ = expanded(found, ["__consumer_offsets", "orders"])
+    assert [one.topic for one in tables] == ["orders", "payments"]
 
 
 @pytest.mark.parametrize(

@@ -50,5 +50,5 @@ def test_a_failure_is_said_and_the_next_time_comes(tmp_path: Path, done: Mock) -
     done.compact.side_effect = StoreError("the store does not answer")
     for _ in range(FILES_MIN + 1):
         kept.committed(table)
-    assert named(done) == ["compact", "compact"]
+    assert named(done) == ["compact", "expire", "remove_orphans", "compact", "expire"]
     notice.say.assert_called_with("upkeep of lake.orders, to be tried again: the store does not answer")
