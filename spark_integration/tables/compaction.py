@@ -26,6 +26,7 @@ from pyspark.sql import SparkSession
 from spark_integration.jobs.frame import JobError
 from spark_integration.tables.commit import RETRIES
 from spark_integration.tables.data_files import ORDER, RowFiles, Written, data_file, row_files
+from spark_integration.tables.store_io import name_in, store_of
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
