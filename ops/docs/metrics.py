@@ -12,7 +12,7 @@ INTRODUCTION = """\
 # Metrics
 
 Every metric has the name of Kafka's JMX bean. Prometheus gets them over HTTP
-([MONITORING.md](MONITORING.md)); `mpbroker ctl metrics` prints them (`--json`, `--filter`), after a crash with
+([MONITORING.md](MONITORING.md)); `mpbroker ctl metrics` prints them (`--json`, `-f`), after a crash with
 `--file` for the file `public` of the runtime directory. `python -m ops.docs.metrics` makes this page.
 
 * APIs, errors, topics and clients with quotas appear with their first count.
@@ -33,7 +33,7 @@ CLOSING = """
 
 `mpbroker ctl request-log on`, or `kafka-configs.sh --entity-type broker-loggers`, makes the broker write one
 line of JSON for each request that has ended, as Kafka's `kafka.request.logger` does at DEBUG: header, request
-and response without record data and secrets, who asked, and the time of every stage. Meanwhile each request is
+and response without record data and secrets, who asked, and the time of every stage. Each request is then
 handled the slow way, in Python.
 """
 
