@@ -69,42 +69,32 @@ CLOSING = """
 * A replication factor above 1 is refused with INVALID_REPLICATION_FACTOR, `min.insync.replicas` above 1 at
   the start or with INVALID_CONFIG. With `mpbroker.replication.factor.clamp=true` both are taken, and there is
   one replica.
-* The broker's loggers are `root`, `kafka.request.logger` and those of its own parts, such as
-  `mpbroker.coordinator.groups`; DescribeConfigs lists them. The audit log has the lines
-  of Kafka's `kafka.authorizer.logger`.
-* Where `admin.listener.names` is set, requests of administration get CLUSTER_AUTHORIZATION_FAILED on other
-  listeners.
-* Owners of delegation tokens are users; Kafka makes tokens for owners of any type. A token cannot be used
-  from the moment when it expires, not only once it is removed.
+* [Loggers](OPERATING.md#the-log) are the broker's own; the [audit log](SECURITY.md#the-audit-log) has the
+  lines of Kafka's `kafka.authorizer.logger`.
+* Owners of delegation tokens are users. A token cannot be used from the moment when it expires.
 * Groups of librdkafka's `cooperative-sticky` can move to the consumer protocol; Kafka refuses them. Members
-  keep what they have in a move: Kafka gives them nothing if the classic group is rebalancing, and their
-  targets on the way back.
+  keep what they have in a move.
 * Settings of share groups and of streams groups are checked, kept, listed and described, without effect yet.
 * GetTelemetrySubscriptions and PushTelemetry are served with `client.telemetry.enable=true`; Kafka serves
-  them with a receiver's plug-in. A push of more than 16 MiB, decompressed, is answered INVALID_RECORD. Each
-  handler measures the intervals between a client's requests for itself.
+  them with a receiver's plug-in. A push of more than 16 MiB, decompressed, is answered INVALID_RECORD.
 * `flush.ms` and `flush.messages` have the segment itself synced under both values of `log.flush.policy`.
   acks=all waits for a sync that `flush.messages` made due, acks=1 does not; `flush.ms` is checked twice a
-  second, whatever the value of `log.flush.scheduler.interval.ms`.
-* InitProducerId with an epoch that is refused aborts nothing. Kafka aborts the open transaction before it
-  checks the epoch, so that a late copy of a request ends the transaction of the producer that has begun
-  since.
+  second.
+* InitProducerId with an epoch that is refused aborts nothing; Kafka aborts the open transaction first.
 * AddPartitionsToTxn has no versions 4 and 5, which brokers use among each other.
 * Internal topics take no client's records. Kafka takes them from a client that calls itself `__admin_client`.
 * A batch whose compressed records cannot be read is answered INVALID_RECORD, not with a retriable error.
   Bytes after an lz4 frame, which Kafka ignores, are such an error; the frame's content checksum is checked.
-* A string that takes more than 32,767 bytes with U+FFFD for bytes that are not UTF-8 closes the connection. A
-  surrogate that is encoded as a character of its own becomes three U+FFFD; Java makes one of it.
+* A string that takes more than 32,767 bytes with U+FFFD for bytes that are not UTF-8 closes the connection.
 * A response names at most 100 refused records of a batch, with the number of all; Kafka names each.
 * [NETWORK](NETWORK.md) has the differences of the network layer.
 
 ## Where `format("mpbroker")` differs from Spark's Kafka source on purpose
 
-A program changes the format and keeps its options: `tests/spark/test_options.py` compares each with Spark's
-connector.
+A program changes the format and keeps its options.
 
 * `kafka.isolation.level` is `read_committed` unless it is given; the connector's default also reads aborted
-  records. A line at INFO says so, once per application.
+  records.
 * `maxRecordsPerPartition` bounds the tasks of batches, too; the connector obeys it in streams only.
 * `endingTimestamp` is refused in a stream, like the other ends; the connector ignores it.
 * An end beyond the log's end fails at once; the connector waits for `kafkaConsumer.pollTimeoutMs`.

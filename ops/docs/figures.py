@@ -7,6 +7,7 @@ commands make the tables after measuring; tests compare the pages with the files
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,6 +22,7 @@ FIGURES = ROOT / "docs" / "figures.json"
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "PERFORMANCE.md"
 
 Figures = Mapping[str, Any]
+WIDTH = 110
 OURS = ("durable", "os")
 CONNECTOR = "Spark's connector"
 # What a page calls a load, by its name in ops/bench/scenarios.py.
@@ -179,12 +181,17 @@ def spark(figures: Figures) -> list[str]:
     return [*head("reader", "seconds"), *(row(name, f"{value:.2f}") for name, value in slowest)]
 
 
+def _shared(circumstances: Mapping[str, str]) -> list[str]:
+    """Return what all circumstances share, then each one's load average and what else differs."""
+    words = {name: text.replace(";", ",").split(", ") for name, text in circumstances.items()}
+    common = [word for word in next(iter(words.values())) if all(word in other for other in words.values())]
+    rest = {name: " ".join(word for word in one if word not in common) for name, one in words.items()}
+    loads = ", ".join(f"{text.removeprefix('load average ')} ({name})" for name, text in rest.items())
+    return textwrap.wrap(f"Measured on {', '.join(common)}; load average {loads}.", WIDTH)
+
+
 def measured(figures: Figures) -> list[str]:
-    return [
-        "| part | measured |",
-        "|---|---|",
-        *(row(name, part["circumstances"]) for name, part in figures.items()),
-    ]
+    return _shared({name: part["circumstances"] for name, part in figures.items()})
 
 
 # ---- growth
@@ -215,16 +222,11 @@ BENDS: Sequence[tuple[str, int, int, str, Callable[[Point], float]]] = (
     ("partitions", 1, 1000, "requests/s", _per_second),
     ("partitions", 1000, 10_000, "CPU of the log worker, µs", _of("cpu_us", "log worker")),
     ("partitions", 1000, 10_000, "requests/s", _per_second),
-    ("groups", 1, 1000, "CPU of the handler, µs", _of("cpu_us", "handler")),
     ("groups", 1, 100, "CPU of the coordinator, µs", _of("cpu_us", "coordinator")),
     ("groups", 1, 100, "CPU of the log worker, µs", _of("cpu_us", "log worker")),
-    ("groups", 100, 1000, "CPU of the log worker, µs", _of("cpu_us", "log worker")),
     ("log-size", 0, 30, "requests/s", _per_second),
-    ("processors", 1, 3, "requests/s", _per_second),
-    ("processors", 1, 4, "turns of the processor", _of("turns", "processor")),
     ("processors", 1, 4, "requests/s", _per_second),
     ("handlers", 1, 4, "requests/s", _per_second),
-    ("log-workers", 1, 4, "turns of the log worker", _of("turns", "log worker")),
     ("log-workers", 1, 4, "CPU of the log worker, µs", _of("cpu_us", "log worker")),
     ("log-workers", 1, 4, "requests/s", _per_second),
 )
@@ -238,8 +240,7 @@ def _two_digits(value: float) -> str:
 
 
 def circumstances(curves: Curves) -> list[str]:
-    lines = ["| curve | measured |", "|---|---|"]
-    return lines + [f"| {name} | {curve['circumstances']} |" for name, curve in curves.items()]
+    return _shared({name: curve["circumstances"] for name, curve in curves.items()})
 
 
 def bends(curves: Curves) -> list[str]:
@@ -262,8 +263,8 @@ def hops(curves: Curves) -> list[str]:
     lines = [f"| request | | {' | '.join(HOPS)} | all |", f"|---|---|{'---|' * len(HOPS)}---:|"]
     for point in curves["hops"]["points"]:
         cells = [
-            f"{_two_digits(point['cpu_us'][kind])} µs, {_two_digits(point['system_calls'][kind])} calls, "
-            f"{_two_digits(point['sleeps'][kind])} wake-ups"
+            f"{_two_digits(point['cpu_us'][kind])} µs, {_two_digits(point['system_calls'][kind])}, "
+            f"{_two_digits(point['sleeps'][kind])}"
             for kind in HOPS
         ]
         load, total = LOADS[int(point["x"])], sum(point["cpu_us"].values())

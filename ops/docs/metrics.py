@@ -12,21 +12,20 @@ INTRODUCTION = """\
 # Metrics
 
 Every metric has the name of Kafka's JMX bean. Prometheus gets them over HTTP
-([MONITORING.md](MONITORING.md)); `mpbroker ctl metrics` prints them (`--json`, `--filter`), also of a jammed
-broker, and after a crash with `--file` for the file `public` of the runtime directory. This page is made from
-the code by `python -m ops.docs.metrics`.
+([MONITORING.md](MONITORING.md)); `mpbroker ctl metrics` prints them (`--json`, `-f`), after a crash with
+`--file` for the file `public` of the runtime directory. `python -m ops.docs.metrics` makes this page.
 
-* APIs, errors, topics and clients with quotas appear with their first count (Kafka registers every API at
-  start).
+* APIs, errors, topics and clients with quotas appear with their first count.
 * **Rates**: `Count` is exact; `MeanRate` is per second since the broker began; `IntervalRate`, idle shares
-  and `-rate` attributes are of the time between two samples (`--interval`; one second by default). There are
-  no one-, five- and fifteen-minute rates.
+  and `-rate` attributes are of the time between two samples (`--interval`; one second by default).
 * **Histograms** count since the broker began. Count, Max and Mean are exact, the rest is within 12.5 % (Kafka
   samples, with more weight on the last five minutes).
 * Beans of processors carry no `listener` tag: each serves all listeners of its plane.
 
-| bean | kind (if not a gauge), attributes, and meaning |
-|---|---|
+## The beans
+
+What is no gauge has its kind in brackets; then come attributes, and what it means.
+
 """
 
 CLOSING = """
@@ -34,19 +33,17 @@ CLOSING = """
 
 `mpbroker ctl request-log on`, or `kafka-configs.sh --entity-type broker-loggers`, makes the broker write one
 line of JSON for each request that has ended, as Kafka's `kafka.request.logger` does at DEBUG: header, request
-and response without record data and secrets, who asked, and the time of every stage. It is off at start.
-While it is on each request is handled the slow way, in Python.
+and response without record data and secrets, who asked, and the time of every stage. Each request is then
+handled the slow way, in Python.
 """
 
 
 def page() -> str:
     rows = []
     for one in table():
-        pattern = one.pattern.replace("|", "\\|")
-        named = one.named.replace("|", "\\|")
-        meaning = f"{named}. {one.meaning}".strip() if named else one.meaning
-        kind = "" if one.kind == "gauge" else f"{one.kind}: "
-        rows.append(f"| `{pattern}` | {kind}{meaning} |")
+        meaning = f"{one.named}. {one.meaning}".strip() if one.named else one.meaning
+        kind = "" if one.kind == "gauge" else f" ({one.kind})"
+        rows.append(f"* `{one.pattern}`{kind}: {meaning}")
     return INTRODUCTION + "\n".join(rows) + "\n" + CLOSING
 
 

@@ -39,8 +39,8 @@ def _size(size: float) -> str:
 
 
 def attack(row: Mapping[str, Any]) -> str:
-    memory = f"{row['process']} {_size(row['peak_bytes'])}, shared {_size(row['shared_peak_bytes'])}"
-    wait = f"{row['longest_ms']:,.0f} ms, {row['longest_of']}"
+    memory = f"{row['process']} {_size(row['peak_bytes'])}"
+    wait = f"{row['longest_ms']:,.0f} ms"
     return f"| {row['attack']} | {row['answer']} | {memory} | {wait} |"
 
 

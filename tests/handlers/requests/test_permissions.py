@@ -282,9 +282,10 @@ def test_the_page_has_the_table() -> None:
 
 
 def written(rule: Rule) -> str:
-    """The cells of a rule: needs, whether it is administration, and what is to be said of them."""
+    """Return the cell of a rule: needs, a star for administration, and what is to be said of them."""
     needs = [f"{need}" for need in (*rule.request, *rule.resource)]
     text = ", ".join(needs) or "nothing"
     if rule.alternative is not None:
         text += f"; or {rule.alternative}"
-    return f"{text} | {'yes' if rule.is_admin else ''} | {rule.remark}"
+    remark = f". {rule.remark[0].upper()}{rule.remark[1:]}" if rule.remark else ""
+    return f"{text}{'*' if rule.is_admin else ''}{remark}"
