@@ -34,8 +34,8 @@ Declared = Annotated[
 def tables_run(tables: Declared, once: Once = False, json: Json = False, master: Master = None) -> None:
     """Bring Iceberg tables up to their topics, each record once.
 
-    Each interval one commit to each table that has something to get. The tables are all that it keeps: the
-    same command continues where they are, after any kill. SIGTERM and Ctrl-C end it.
+    Each table that lacks records gets one commit an interval. The tables are the only state: the same command
+    continues where they are, after any kill. SIGTERM and Ctrl-C end it.
     """
     settings = _settings(tables)
     from mpbroker.spark.tables import TablesJob
@@ -119,14 +119,15 @@ def _in_a_sentence() -> Iterator[None]:
     """Turn the errors of catalogs, stores and sources into CliError."""
     from pyiceberg.exceptions import RESTError
 
-    from mpbroker.reading.errors import OptionError, SourceUnavailable
+    from mpbroker.reading.errors import CorruptLog, DataLoss, OptionError, SourceUnavailable
     from mpbroker.remote.store.object_store import StoreError
     from mpbroker.remote.store.opening import StoreRefused
     from mpbroker.spark.jobs import JobError
 
+    of_source = (CorruptLog, DataLoss, OptionError, SourceUnavailable)
     try:
         yield
-    except (JobError, OptionError, OSError, RESTError, SourceUnavailable, StoreError, StoreRefused) as error:
+    except (JobError, OSError, RESTError, StoreError, StoreRefused, *of_source) as error:
         raise CliError(str(error)) from error
 
 
