@@ -2,8 +2,8 @@
 
 A cut has what a start after a kill of all processes needs. It has no commit journal: segments have all that
 was written, also what was not synced. It has no segment that the ledger has, and nothing that says who owns
-the ledger. It does not say how far partitions are compacted, since their files may be those of before (see
-`Broker.look`): a tombstone that counts as compacted would be removed while the records that it deletes stay.
+the ledger. It does not say how far partitions are compacted, because it may have segments of before the last
+compaction (see `Broker.look`): a cleaner would remove tombstones while older records of their keys are there.
 The last cut of a clean stop has Kafka's file of a clean shutdown, so that a new owner checks nothing.
 """
 

@@ -286,7 +286,7 @@ def _close(files: Sequence[Opened]) -> None:
 
 
 def _remote_of(state: RemoteState, path: str, directory: str) -> CutPartition | None:
-    """Return what the ledger has of the partition in a directory; the directory says which one it is."""
+    """Return what the ledger has of the partition in a directory, by the directory's `partition.metadata`."""
     try:
         topic_id = read_topic_id(directory)
     except (FileNotFoundError, NotADirectoryError, CheckpointCorrupt):

@@ -262,7 +262,7 @@ class TierProcess:
         return Cutter(store, broker, (self._cluster_id, config.node_id), instant, paced)
 
     def _make_shipper(self) -> Shipper | None:
-        """Return what ships commit rounds, if they wait for that."""
+        """Return the shipper with mpbroker.remote.acks=ledger, else None."""
         memory, first_cut = self.context.memory, self._first_cut
         if first_cut is None:
             return None

@@ -1,7 +1,7 @@
 """What is removed from the store, and when: events first, objects some time later. Sans-I/O.
 
-An object goes only when the ledger has said for the delay that its segment is no longer part of a log. So who
-has read the ledger before can finish what it does with the object. A deleted topic keeps its segments for a
+The objects of a segment are deleted mpbroker.remote.delete.delay.ms after the ledger has removed the segment.
+A reader of an earlier state of the ledger has that long to finish. A deleted topic keeps its segments for a
 day, in which it can be brought back.
 """
 

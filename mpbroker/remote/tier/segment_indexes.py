@@ -65,7 +65,7 @@ class IndexEntries:
         self.are_right = len(index) == whole
 
     def feed(self, batches: memoryview, position: int) -> None:
-        """Compare with the next whole batches, which are at this position."""
+        """Compare entries with the next whole batches of the segment, which begin at `position`."""
         end = position + len(batches)
         while self.are_right and self._next is not None and self._next[1] < end:
             relative, at = self._next
