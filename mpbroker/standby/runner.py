@@ -258,6 +258,9 @@ class Runner:
         """Say that the mirror follows, and make ready to answer clients."""
         self._face.stop()
         self._face.prepare(self.config, self._cluster_id())
+        # The directory is new. From its start the face answers questions about the standby by this file.
+        self._lag_told_at_s = -math.inf
+        self._tell_lag()
         log.info(
             "broker %d %s broker %d on %s (%s), %s",
             self.config.node_id,

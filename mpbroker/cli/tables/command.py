@@ -61,7 +61,7 @@ def tables_run(tables: Declared, once: Once = False, json: Json = False, master:
 
 @tables_app.command("status")
 def tables_status(tables: Declared, json: Json = False) -> None:
-    """Print how far each table is: rows, offsets that it lacks, rows with an error, files."""
+    """Print how far each table is, with its size and errors."""
     settings = _settings(tables)
     from mpbroker.spark.tables import statuses
 
