@@ -473,7 +473,7 @@ class Fetch:
                 ask.offset, ask.most, bound, min_one_batch=first, wait=self._has_lost_patience()
             )
         except NotResident as cold:
-            if (away := self._sent_away(answer, image, now, os.fstat(cold.fd))) is not None:
+            if (away := self._sent_away(answer, image, now, cold.fd)) is not None:
                 return away
             self._prefetch(cold)
         except OffsetOutOfRange:
@@ -493,11 +493,8 @@ class Fetch:
             # Compaction has left no record from the offset on: the next segment has the next one.
             return self._read(topic, wanted, budget, first, next_offset)
         if piece is not None:
-            if self.request.rack_id:
-                file = os.stat(piece.path)  # noqa: PTH116 - for each fetch
-                away = self._sent_away(answer, image, now, file)
-                if away is not None:
-                    return away
+            if (away := self._sent_away(answer, image, now, piece.path)) is not None:
+                return away
             if self.request.isolation_level == READ_COMMITTED:
                 aborted = reader.aborted(ask.offset, piece, bound, now.aborted_end)
             # The turn can answer the next fetch.
@@ -535,18 +532,18 @@ class Fetch:
         return is_beyond or problem == ErrorCode.UNKNOWN_LEADER_EPOCH
 
     def _sent_away(
-        self, answer: Answer, image: PartitionImage, now: Partition, file: os.stat_result
+        self, answer: Answer, image: PartitionImage, now: Partition, file: int | bytes
     ) -> Read | None:
-        """Return the answer that names a replica to read the segment of `file` from; None: read it here.
+        """Return the answer that names a replica to read a segment from; None: read it here.
 
-        Of a tiered partition replicas lack the segments that are in the object store alone.
+        `file` is the segment's descriptor or path. Of a tiered partition replicas lack the segments that are
+        in the object store alone. Raises OSError.
         """
-        if now.flags & PartitionFlag.PARTITION_TIERED:
+        preferred, rack = self.context.broker.preferred, self.request.rack_id
+        if now.flags & PartitionFlag.PARTITION_TIERED or not preferred.has_replicas(rack):
             return None
-        connection = self.context.slot.connection
-        replica = self.context.broker.preferred.find(
-            self.request.rack_id, connection, image.slot, file.st_mtime_ns
-        )
+        changed_ns = os.stat(file).st_mtime_ns  # noqa: PTH116 - a descriptor or a path
+        replica = preferred.find(rack, self.context.slot.connection, image.slot, changed_ns)
         if replica is None:
             return None
         answer.preferred_read_replica = replica

@@ -21,7 +21,7 @@ _SENT_MAX: Final = 10_000
 
 
 class PreferredReplicas:
-    """`readable` is block `readable` of the private region."""
+    """Finds replicas for fetches. `readable` is block `readable` of the private region."""
 
     def __init__(self, metadata: Metadata, readable: Words) -> None:
         self._metadata = metadata
@@ -29,13 +29,17 @@ class PreferredReplicas:
         # When a connection was sent away, by the connection and the partition's slot.
         self._sent_ms: dict[tuple[int, int], int] = {}
 
+    def has_replicas(self, rack: str) -> bool:
+        """Return whether a rack has replicas. Clients without a rack have the name ""."""
+        return bool(rack) and rack in self._metadata.replicas_by_rack
+
     def find(self, rack: str, connection: int, slot: int, changed_ns: int) -> int | None:
         """Return the replica for a fetch from a file that was last changed at `changed_ns` (wall time).
 
-        None: the client is answered here.
+        The rack has replicas. None: the client is answered here.
         """
-        there = self._metadata.replicas_by_rack.get(rack)
-        if not (rack and there) or changed_ns // 1_000_000 >= self._readable.load(0) - MARGIN_MS:
+        there = self._metadata.replicas_by_rack[rack]
+        if changed_ns // 1_000_000 >= self._readable.load(0) - MARGIN_MS:
             return None
         now_ms, key = monotonic_ms(), (connection, slot)
         if now_ms - self._sent_ms.get(key, now_ms - AGAIN_MS) < AGAIN_MS:
