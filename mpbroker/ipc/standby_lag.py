@@ -14,7 +14,7 @@ LAG_FILE: Final = "mpbroker.lag"
 
 
 class StandbyLag(msgspec.Struct, frozen=True):
-    """What a standby's mirror lacks of the ledger.
+    """The lag of a standby's mirror behind the ledger.
 
     It had all of it at `caught_up_ns`, by CLOCK_BOOTTIME (0: never). `entries` are read and not applied,
     `size` are bytes that are still to be downloaded for them. `cut_ms` is the instant of the mirror's cut

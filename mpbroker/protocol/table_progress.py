@@ -1,4 +1,4 @@
-"""What the tables job says of a table beside the offsets that it commits, for consoles and metrics.
+"""The note of the tables job about a table, beside the offsets that it commits: for consoles and metrics.
 
 A table's offsets are in its own snapshots. The job commits a copy to a group whose name has the table's, with
 this note as the offsets' metadata. So lag is known without reading the table.

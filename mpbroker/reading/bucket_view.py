@@ -1,4 +1,4 @@
-"""What a bucket has, as of an entry of its ledger: topics, readable offsets, and the objects of segments.
+"""Reads the ledger of a bucket: its topics, their readable offsets, and the objects of their segments.
 
 Of a partition the ledger names segments, and the newest cut has the files after them. Records are read below
 the high watermark of the cut, or below its last stable offset. Segments may have been added since: all their
@@ -71,7 +71,7 @@ class BucketSegment(NamedTuple):
 
 
 class _Tail(NamedTuple):
-    """What the newest cut has of a partition."""
+    """A partition in the newest cut: its ends, the segments after those in the ledger, its leader epochs."""
 
     end: CutEnd
     segments: list[BucketSegment]
@@ -109,7 +109,7 @@ class BucketView:
         return self._ledger.generation
 
     def refresh(self) -> bool:
-        """Read what is new in the ledger. Return whether anything is."""
+        """Read new entries of the ledger. Return False if there are none."""
         with store_errors():
             self._ledger.read_to_end()
             if self._ledger.seq == self._read_seq:
@@ -186,7 +186,7 @@ class BucketView:
         return found or FIRST
 
     def restores(self, generation: int, *, committed: bool) -> Restores:
-        """Return what restores since a generation have kept. What was read above that may be others now.
+        """Return the ends that restores since a generation have kept: other records may follow them now.
 
         A standby that takes over keeps all that was in the bucket, and so does a restore of a broker that had
         acknowledged records only when they were there.

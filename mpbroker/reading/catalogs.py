@@ -43,7 +43,7 @@ def open_catalog(options: ReadOptions) -> Catalog:
 
 
 def local_catalog(options: ReadOptions) -> LocalCatalog:
-    """Open the catalog of files. What is not in files comes from the bucket, else from brokers.
+    """Open the catalog of files. It asks the bucket, else brokers, for what files do not have.
 
     Brokers are asked only if the options permit that.
 

@@ -181,7 +181,7 @@ class Catalog(Protocol):
 
 
 Restores = Sequence[Mapping[tuple[bytes, int], int]]
-"""For each restore of a broker, up to where it kept the log, by topic id and partition.
+"""The end up to which each restore of a broker kept the log, by topic id and partition.
 
 What nobody knows is left out.
 """

@@ -43,7 +43,7 @@ class NotReadable(ValueError):
 
 
 class _Cut(NamedTuple):
-    """What a cut says of a partition. It is readable as before while this is the same."""
+    """A partition of a cut. Its links and its slot stay as long as these fields are equal."""
 
     files: tuple[CutFile, ...]
     end: CutEnd

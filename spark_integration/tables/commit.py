@@ -48,7 +48,7 @@ class Overtaken(Exception):
 
 @dataclass(frozen=True)
 class Batch:
-    """What one commit adds.
+    """A batch: the rows and offsets of one commit.
 
     `before`: the offsets in the table on which it was planned. `cut`: logs whose rows from an offset on are
     removed, since a restore has replaced them.

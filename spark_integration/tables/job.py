@@ -51,7 +51,7 @@ _LOG = logging.getLogger("mpbroker.spark")
 
 @dataclass
 class Done:
-    """What a job has done since its start."""
+    """Counts of a job since its start."""
 
     rows: int = 0
     error_rows: int = 0

@@ -13,7 +13,7 @@ from spark_integration.tables.spans import Covered, Log, Span
 
 @dataclass
 class Step:
-    """What one commit does.
+    """The plan of one commit.
 
     `topic_id`: the present topic's. `cut`: rows to remove, since the log no longer has them. `lost`: offsets
     that the log had removed before the table had them. `ahead`: partitions that end before the table does.

@@ -80,7 +80,7 @@ class StoreFile(InputFile, OutputFile):
 
 
 class _Writing(io.BytesIO):
-    """What is written to a file. An error while it is written leaves no file."""
+    """The stream of a new file. After an error while it is written there is no file."""
 
     def __init__(self, store: ObjectStore, name: str, *, overwrite: bool) -> None:
         super().__init__()

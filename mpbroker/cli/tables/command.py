@@ -93,7 +93,7 @@ def tables_why(
     tables: Declared,
     json: Json = False,
 ) -> None:
-    """Print what is wrong with a table, and what to do.
+    """Print why a table is behind or incomplete, and what to do.
 
     A job that fails or does not run, offsets that were lost, rows with an error.
     """

@@ -227,7 +227,7 @@ class Cutter:
 
 
 class _Part(NamedTuple):
-    """What a manifest has of some log directories."""
+    """The entries of a manifest that belong to some log directories."""
 
     directories: list[str]
     remote: list[CutPartition]

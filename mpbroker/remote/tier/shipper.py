@@ -41,7 +41,7 @@ log = logging.getLogger("mpbroker.remote")
 
 
 Rounds = Mapping[tuple[int, int], list[Found]]
-"""What rounds have, by worker and number."""
+"""The ranges of rounds, by worker and number."""
 
 
 class _Sending:

@@ -83,7 +83,7 @@ class ConsumerGroupMembers:
         return self._settings(group_id).session_timeout_ms if classic is None else classic.session_timeout_ms
 
     def prolong(self, group_id: str, member: Member, timeout_ms: int) -> bool:
-        """Restart the member's session with the timeout that it has; return False if there is none."""
+        """Restart the member's session with this timeout; return False if the member has no session."""
         at_ms = self._clock.monotonic_ms() + timeout_ms
         return self._timers.postpone((SESSION, group_id, member.member_id), at_ms)
 
