@@ -222,7 +222,7 @@ STANDBY_BEHIND = _gauge(
     "standby_behind_seconds", "Of a standby: time since its mirror had all of the ledger; -1: it never had."
 )
 STANDBY_ENTRIES = _gauge("standby_behind_entries", "Entries of the ledger that the mirror does not have yet.")
-STANDBY_BYTES = _gauge("standby_behind_bytes", "Bytes that a standby has still to download for these entries.")
+STANDBY_BYTES = _gauge("standby_behind_bytes", "Bytes that are still to be downloaded for these entries.")
 STANDBY_CUT = _gauge("standby_cut_age_seconds", "Time since the cut that the mirror has; 0: it has none.")
 
 OFFSETS_UNREADABLE = _gauge(

@@ -293,7 +293,7 @@ class SharedMemory:
             Block("closed_dirs", 64),
             # Each log worker: its progress in opening partitions (progress.py).
             Block("recovery", MAX_LOG_WORKERS * progress.BYTES),
-            # The tier: the wall time (ms) before which all replicas have what was written; 0 without replicas.
+            # The tier: the wall time (ms) before which all replicas have what was written; 0: no replica.
             Block("readable", 64),
             # The scrubber, per partition slot: the word of damage (table.pxd).
             Block("damaged", 8 * sizes.partition_slots),

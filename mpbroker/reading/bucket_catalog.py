@@ -33,6 +33,7 @@ from mpbroker.reading.plan import (
 )
 from mpbroker.reading.read_bucket import read_bucket
 from mpbroker.reading.remote_catalog import RemoteCatalog
+from mpbroker.reading.transactions import first_aborted_at
 from mpbroker.records.aborted import AbortedRange
 from mpbroker.storage.leader_epochs import NO_OFFSET, end_of
 
@@ -90,8 +91,7 @@ class BucketCatalog:
             return NO_OFFSET
         if not self._read_committed or end <= log_start:
             return end
-        aborted = self.view.aborted(key, end - 1, end)
-        return min([end, *(one.first_offset for one in aborted if one.first_offset < end <= one.last_offset)])
+        return first_aborted_at(end, self.view.aborted(key, end - 1, end))
 
     def offsets_for_times(self, wanted: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
         return {one: self._offset_for_time(one, timestamp_ms) for one, timestamp_ms in wanted.items()}

@@ -53,7 +53,7 @@ from mpbroker.storage.transaction_index import (
 Key = tuple[bytes, int]
 """A topic's id and a partition."""
 
-_NEVER: Final = (1 << 63) - 1
+_TO_THE_END: Final = (1 << 63) - 1
 _REMEMBERED: Final = 1024
 _CUTS_TRIED: Final = 3
 
@@ -149,7 +149,7 @@ class BucketView:
             end = tail.end.last_stable if committed else tail.end.high_watermark
         if sealed and sealed[-1].end > end:
             end = max(end, self._stable_end(sealed[-1]) if committed else sealed[-1].end)
-        first = next(self.segments(key, 0, _NEVER), None)
+        first = next(self.segments(key, 0, _TO_THE_END), None)
         log_start = max(log_start, end if first is None else first.stored.base)
         return log_start, max(log_start, end)
 
@@ -169,7 +169,9 @@ class BucketView:
 
     def aborted(self, key: Key, start: int, end: int) -> list[AbortedTransaction]:
         """Return the aborted transactions that can have records in [start, end), by their markers."""
-        indexes = (self._aborted(one.aborted) for one in self.segments(key, start, _NEVER) if one.aborted)
+        indexes = (
+            self._aborted(one.aborted) for one in self.segments(key, start, _TO_THE_END) if one.aborted
+        )
         with store_errors():
             return list(aborted_between(indexes, start, end))
 
@@ -296,7 +298,7 @@ def _pieces(file: CutFile | None) -> tuple[StoredBytes, ...]:
 
 def _read_aborted(store: ObjectStore, pieces: tuple[StoredBytes, ...]) -> list[AbortedTransaction]:
     try:
-        return aborted_in(read_stored(store, pieces, 0, _NEVER), pieces[0].name)
+        return aborted_in(read_stored(store, pieces, 0, _TO_THE_END), pieces[0].name)
     except TransactionIndexCorrupt as error:
         raise CorruptLog(f"{error}. Cannot determine which records are committed") from error
 
@@ -305,7 +307,7 @@ def _read_first_open(store: ObjectStore, snapshot: tuple[StoredBytes, ...]) -> i
     """Return the first offset of an open transaction in a producer snapshot; None if none is open."""
     producers = Producers()
     try:
-        producers.load(read_stored(store, snapshot, 0, _NEVER))
+        producers.load(read_stored(store, snapshot, 0, _TO_THE_END))
     except SnapshotCorrupt as error:
         raise CorruptLog(f"{snapshot[0].name}: {error}. Cannot determine what is committed") from error
     first: int = producers.first_open()
@@ -315,7 +317,7 @@ def _read_first_open(store: ObjectStore, snapshot: tuple[StoredBytes, ...]) -> i
 def _read_epochs(store: ObjectStore, pieces: tuple[StoredBytes, ...]) -> list[tuple[int, int]]:
     """Read a partition's `leader-epoch-checkpoint`."""
     try:
-        return epochs_in(read_stored(store, pieces, 0, _NEVER), pieces[0].name)
+        return epochs_in(read_stored(store, pieces, 0, _TO_THE_END), pieces[0].name)
     except CheckpointCorrupt as error:
         raise CorruptLog(str(error)) from error
 

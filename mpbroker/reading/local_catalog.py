@@ -45,7 +45,7 @@ from mpbroker.reading.plan import (
     by_offsets,
 )
 from mpbroker.reading.segments import Piece, cut_offsets, opened, pieces, position_by_offset, weight
-from mpbroker.reading.transactions import aborted_in, at_rest, check_last_index
+from mpbroker.reading.transactions import aborted_in, at_rest, check_last_index, first_aborted_at
 from mpbroker.records.aborted import AbortedRange
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.storage.checkpoints import CheckpointCorrupt, read_epochs, read_offsets, read_topic_id
@@ -201,8 +201,7 @@ class LocalCatalog:
         if not self._read_committed or end <= readable.log_start:
             return end
         aborted = (*readable.aborted, *aborted_in(partition.directory, end - 1, end))
-        firsts = [one.first_offset for one in aborted if one.first_offset < end <= one.last_offset]
-        return min(end, readable.bound.offset, *firsts)
+        return min(first_aborted_at(end, aborted), readable.bound.offset)
 
     def refresh(self, wanted: Iterable[TopicPartition]) -> bool:
         """Read these partitions' offsets again from the running broker's memory, without listing directories.

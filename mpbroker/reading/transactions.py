@@ -108,6 +108,14 @@ def _steps(
         yield from (step for step in steps if step[1] < min(following, high_watermark))
 
 
+def first_aborted_at(end: int, aborted: Iterable[AbortedRange | AbortedTransaction]) -> int:
+    """Return the start of the first aborted transaction that was open at the offset `end`; `end` if none was.
+
+    A log that was restored to `end` may have committed such a transaction otherwise than the log before.
+    """
+    return min([end, *(one.first_offset for one in aborted if one.first_offset < end <= one.last_offset)])
+
+
 def aborted_in(directory: Path, start: int, end: int) -> list[AbortedRange]:
     """Read from `.txnindex` files the aborted transactions that can have records in [start, end).
 
