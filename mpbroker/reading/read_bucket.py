@@ -154,14 +154,18 @@ def _whole_batches(data: bytes, end_offset: int, left: int) -> tuple[int, bool]:
 def _place(store: ObjectStore, segment: StoredSegment, start: int, end: int) -> _Bytes:
     """Return where the offsets [start, end) begin in the segment's file, or before, and where they may end.
 
-    An index has no checksum. Where no batch is at the position of an entry, the segment is read from its
-    beginning. Raises ObjectMissing, StoreError, CorruptLog.
+    An index has no checksum. Where no batch is at the position of an entry, or the index is missing, the
+    segment is read from its beginning. Raises ObjectMissing, StoreError, CorruptLog.
     """
     whole = _Bytes(0, segment.size)
     if not segment.offset_index or (start <= segment.base and end >= segment.end):
         return whole
     entries = sum(one.length for one in segment.offset_index) // _ENTRY_BYTES
-    numbers = array("i", read_stored(store, segment.offset_index, 0, entries * _ENTRY_BYTES))
+    try:
+        numbers = array("i", read_stored(store, segment.offset_index, 0, entries * _ENTRY_BYTES))
+    except ObjectMissing:
+        # Only the object of the records tells whether they are gone.
+        return whole
     numbers.byteswap()
     offsets, positions = numbers[0::2], numbers[1::2]
     found = bisect_right(offsets, start - segment.base) - 1

@@ -147,6 +147,14 @@ def test_segments_that_go_between_plan_and_read(filled: BucketWorld) -> None:
         offsets_of(tasks, lenient)
 
 
+def test_an_index_that_is_gone_hides_nothing(filled: BucketWorld) -> None:
+    for indexes in filled.directory.glob("t-*/0/*.indexes"):
+        indexes.unlink()
+    assert read(filled.url, startingOffsets='{"t":{"0":20}}', endingOffsets='{"t":{"0":70}}') == list(
+        range(20, 70)
+    )
+
+
 def test_what_is_damaged_is_named(filled: BucketWorld) -> None:
     found = bucket_query(filled.url)
     tasks = planned(found)
