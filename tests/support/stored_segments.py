@@ -12,7 +12,7 @@ from pathlib import Path
 from mpbroker.records.batch import checksum, frame_at
 from mpbroker.remote.store.object_store import ObjectInfo, ObjectMissing, StoreError
 from mpbroker.remote.tier.cache import PartitionKey
-from mpbroker.remote.tier.download import IndexSizes, StoredPartition, StoredSegment
+from mpbroker.remote.tier.stored import IndexSizes, StoredPartition, StoredSegment
 from mpbroker.storage.names import (
     INDEX_SUFFIX,
     INDEX_SUFFIXES,

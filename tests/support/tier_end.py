@@ -15,8 +15,8 @@ from mpbroker.ipc.topology import TIER
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.records.iterate import Batch, iterate_batches
 from mpbroker.remote.tier.cache import RemoteCache
-from mpbroker.remote.tier.download import StoredSegment
 from mpbroker.remote.tier.downloads import Downloads
+from mpbroker.remote.tier.stored import StoredSegment
 from mpbroker.storage.names import REMOTE_CACHE
 from mpbroker.storage.remote_segments import RemoteSegment, write_remote_segments
 from tests.support.handler_logs import FETCH, TOPIC, whole
@@ -62,7 +62,7 @@ class TieredHandler:
 
     def restart(self) -> None:
         """Give a tier that died a successor."""
-        self.downloads.close()
+        self.downloads.jobs.close()
         self.end.arena.reset()
         self.rig.memory.reset_rings_of(TIER)
         self._begin()
@@ -105,7 +105,7 @@ class TieredHandler:
         for call, message in self.end.take():
             assert isinstance(message, calls.RemoteWindow)
             self.downloads.asked(message, lambda answer, call=call: self.end.answer(call, answer))
-        self.downloads.step()
+        self.downloads.jobs.step()
         self.rig.handler.run_once(0)
 
     def begin(self, body: Any, *, flags: int = 0) -> Callable[[], Any]:
@@ -170,4 +170,4 @@ def tiered_handler(
         tier.upload()
         tier.log.delete_local(tier.log.bases[-1])
         yield tier
-        tier.downloads.close()
+        tier.downloads.jobs.close()

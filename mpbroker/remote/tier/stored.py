@@ -2,13 +2,80 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
 
 from mpbroker.remote.ledger.events import SegmentAdded
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.tier.cache import PartitionKey
-from mpbroker.remote.tier.download import IndexSizes, StoredPartition, StoredSegment
 from mpbroker.remote.tier.places import Key, Place
+
+
+class Parts(NamedTuple):
+    """The parts of a segment's `.indexes` that readers need."""
+
+    offset: bytes
+    time: bytes
+    aborted: bytes
+
+
+class IndexSizes(NamedTuple):
+    """The sizes of the parts of a segment's `.indexes`, in their order."""
+
+    offset: int
+    time: int
+    snapshot: int
+    epochs: int
+    aborted: int
+
+    @property
+    def total(self) -> int:
+        return sum(self)
+
+    def split(self, indexes: bytes) -> Parts:
+        times = self.offset + self.time
+        return Parts(
+            indexes[: self.offset], indexes[self.offset : times], indexes[self.total - self.aborted :]
+        )
+
+
+class StoredSegment(NamedTuple):
+    """A segment in the object store, with offsets [base, end) and `size` bytes; the names of its objects."""
+
+    base: int
+    end: int
+    size: int
+    segment_id: bytes
+    log_name: str
+    indexes_name: str
+    sizes: IndexSizes
+    indexes_checksum: int
+
+
+class StoredPartition(NamedTuple):
+    """What the object store has of a partition, and the partition's directory, with the later segments.
+
+    `name` is for people. The segments are in the order of their offsets; each begins where the one before
+    ends.
+    """
+
+    key: PartitionKey
+    name: str
+    directory: Path
+    segments: Sequence[StoredSegment]
+
+    def find(self, offset: int) -> StoredSegment | None:
+        """Return the segment of an offset, or the next one if compaction has left no record in that one."""
+        place = bisect_right(self.segments, offset, key=lambda one: one.base) - 1
+        if place < 0:
+            return None
+        return next((one for one in self.segments[place:] if one.size and offset < one.end), None)
+
+    def key_of(self, segment: StoredSegment) -> tuple[PartitionKey, int, bytes]:
+        """Return what tells a segment from all others."""
+        return self.key, segment.base, segment.segment_id
 
 
 class StoredPartitions:

@@ -13,11 +13,11 @@ from mpbroker.ipc import calls
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.markers import ABORT
-from mpbroker.remote.tier import download, downloads
+from mpbroker.remote.tier import download_jobs, downloads, window_reads
 from mpbroker.remote.tier import windows as windows_module
 from mpbroker.remote.tier.cache import NEW, RemoteCache
-from mpbroker.remote.tier.download import StoredPartition
 from mpbroker.remote.tier.downloads import Downloads
+from mpbroker.remote.tier.stored import StoredPartition
 from mpbroker.storage.names import REMOTE_CACHE, TXN_INDEX_SUFFIX, segment_name
 from mpbroker.storage.reader import Bound, PartitionReader
 from mpbroker.storage.transaction_index import read_aborted
@@ -69,13 +69,13 @@ class Rig:
 
     def wait(self, what: Callable[[], object], passes_ms: int = 0) -> None:
         def step() -> None:
-            self.downloads.step()
+            self.downloads.jobs.step()
             self.now_ms += passes_ms
 
         until(what, "the download ends", step)
 
     def idle(self) -> None:
-        self.wait(lambda: not self.downloads.is_busy)
+        self.wait(lambda: not self.downloads.jobs.is_busy)
 
     def window(self, offset: int, timestamp_ms: int = -1, passes_ms: int = 0) -> calls.RemoteWindowReady:
         answers = self.ask(offset, timestamp_ms)
@@ -105,8 +105,8 @@ class Rig:
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windows_module, "WINDOW_BYTES", WINDOW_BYTES)
-    monkeypatch.setattr(download, "REQUEST_BYTES", WINDOW_BYTES)
-    monkeypatch.setattr(downloads, "BACKOFF_S", 0.001)
+    monkeypatch.setattr(window_reads, "REQUEST_BYTES", WINDOW_BYTES)
+    monkeypatch.setattr(download_jobs, "BACKOFF_S", 0.001)
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     (tmp_path / "t-0").mkdir()
     made = Rig(tmp_path, tiered_log(tmp_path / "t-0"))
     yield made
-    made.downloads.close()
+    made.downloads.jobs.close()
 
 
 def reader_of(window: calls.RemoteWindowReady) -> tuple[PartitionReader, Bound]:
@@ -200,7 +200,7 @@ def test_nothing_is_read_ahead_into_a_small_cache(rig: Rig) -> None:
 
 def test_a_restarted_tier_finds_a_warm_cache(rig: Rig) -> None:
     found = rig.walk()
-    rig.downloads.close()
+    rig.downloads.jobs.close()
     leftover = rig.directory / "new" / "17"
     leftover.mkdir()
     (leftover / ".log").write_bytes(b"half")
@@ -228,7 +228,7 @@ def test_the_cache_is_bounded_and_keeps_what_was_used_last(rig: Rig) -> None:
     rig.window(found[0].base)
     rig.now_ms += 10_000
     rig.settings.mpbroker_remote_cache_bytes = size // 2
-    rig.downloads.close()
+    rig.downloads.jobs.close()
     rig.begin()
     assert rig.cache.bytes <= size // 2
     there = [one for one in found if Path(one.path).exists()]
@@ -255,7 +255,7 @@ def test_a_store_that_is_down_fails_after_some_tries_and_is_over_by_itself(
     rig.store.fails = lambda name: name.endswith(".log")
     failure = rig.failure(0)
     assert (failure.error, "is down" in failure.message) == (ErrorCode.KAFKA_STORAGE_ERROR, True)
-    assert len(rig.store.windows_read()) == downloads.TRIES
+    assert len(rig.store.windows_read()) == download_jobs.TRIES
     rig.failure(0)
     assert len([one for one in caplog.records if "is down" in one.message]) == 1
     assert rig.cache.promised == 0
@@ -323,19 +323,19 @@ def test_aborted_transactions_of_a_segment_that_is_deleted_meanwhile_are_not_lef
     whole = rig.partition
     assert whole is not None
     rig.partition = whole._replace(segments=whole.segments[:1])
-    listed = download.segments_of
+    listed = window_reads.segments_of
 
     def deleted_meanwhile(directory: Path) -> list[int]:
         found = listed(directory)
         log.delete_local(log.bases[-1])
         return found
 
-    monkeypatch.setattr(download, "segments_of", deleted_meanwhile)
+    monkeypatch.setattr(window_reads, "segments_of", deleted_meanwhile)
     assert "has no segment from offset 1 on" in rig.failure(0).message
     rig.partition = whole
     path = Path(rig.window(0).path)
     assert [one.producer_id for one in read_aborted(path / segment_name(0, TXN_INDEX_SUFFIX))] == [7]
-    rig.downloads.close()
+    rig.downloads.jobs.close()
 
 
 def test_a_short_object_is_found(rig: Rig) -> None:
@@ -354,7 +354,7 @@ def test_the_quota_puts_downloads_off(rig: Rig) -> None:
     rig.settings.remote_log_manager_fetch_max_bytes_per_second = 100
     rig.window(0, passes_ms=10_000)
     answers = rig.ask(60)
-    rig.wait(lambda: rig.downloads.next_ms() is not None)
+    rig.wait(lambda: rig.downloads.jobs.next_ms() is not None)
     assert not answers
     rig.wait(lambda: answers, passes_ms=10_000)
 
@@ -375,7 +375,7 @@ def test_windows_of_a_segment_without_index(tmp_path: Path) -> None:
     # In several requests.
     assert len(rig.store.windows_read()) > 4
     assert [len(list(iterate_batches(bytes_of(one)))) for one in found] == [20, 20]
-    rig.downloads.close()
+    rig.downloads.jobs.close()
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
@@ -388,7 +388,7 @@ def test_another_segment_of_the_same_base_has_windows_of_its_own(
     merged = tiered_log(tmp_path / "merged", per_segment=30)
     rig.partition = merged.store(rig.store)
     if is_restarted:
-        rig.downloads.close()
+        rig.downloads.jobs.close()
         rig.begin()
     found = rig.walk()
     assert [one.base for one in found[1:]] == [one.end for one in found[:-1]]

@@ -1,4 +1,4 @@
-"""What a thread downloads: the indexes of a segment, the first offset of a window, a window with its indexes.
+"""Reads from the store what a window needs: a segment's indexes, its first offset, its batches.
 
 All of it is checked before anybody may read it: indexes against the checksum in the ledger, batches against
 their own checksums, positions in the segment and neighbours' offsets.
@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import shutil
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from mpbroker.records.batch import checksum, frame_at
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
-from mpbroker.remote.tier.cache import PartitionKey
-from mpbroker.remote.tier.windows import WINDOW_BYTES, SegmentWindows, aborted_of_window
+from mpbroker.remote.tier.cache import WindowKey
+from mpbroker.remote.tier.stored import StoredPartition, StoredSegment
+from mpbroker.remote.tier.windows import WINDOW_BYTES, ByteRange, SegmentWindows, aborted_of_window
 from mpbroker.storage import names
 from mpbroker.storage.segments import segments_of
 from mpbroker.storage.transaction_index import AbortedTransaction, aborted_in, packed, read_aborted
@@ -25,65 +26,21 @@ REQUEST_BYTES: Final = WINDOW_BYTES
 _OFFSET_BYTES: Final = 8
 
 
-class Parts(NamedTuple):
-    """The parts of a segment's `.indexes` that readers need."""
+class Window(NamedTuple):
+    """Window `number` of a segment, whose windows are `windows`."""
 
-    offset: bytes
-    time: bytes
-    aborted: bytes
-
-
-class IndexSizes(NamedTuple):
-    """The sizes of the parts of a segment's `.indexes`, in their order."""
-
-    offset: int
-    time: int
-    snapshot: int
-    epochs: int
-    aborted: int
+    partition: StoredPartition
+    segment: StoredSegment
+    windows: SegmentWindows
+    number: int
 
     @property
-    def total(self) -> int:
-        return sum(self)
+    def range(self) -> ByteRange:
+        return self.windows.byte_range(self.number)
 
-    def split(self, indexes: bytes) -> Parts:
-        times = self.offset + self.time
-        return Parts(
-            indexes[: self.offset], indexes[self.offset : times], indexes[self.total - self.aborted :]
-        )
-
-
-class StoredSegment(NamedTuple):
-    """A segment in the object store, with offsets [base, end) and `size` bytes; the names of its objects."""
-
-    base: int
-    end: int
-    size: int
-    segment_id: bytes
-    log_name: str
-    indexes_name: str
-    sizes: IndexSizes
-    indexes_checksum: int
-
-
-class StoredPartition(NamedTuple):
-    """What the object store has of a partition, and the partition's directory, with the later segments.
-
-    `name` is for people. The segments are in the order of their offsets; each begins where the one before
-    ends.
-    """
-
-    key: PartitionKey
-    name: str
-    directory: Path
-    segments: Sequence[StoredSegment]
-
-    def find(self, offset: int) -> StoredSegment | None:
-        """Return the segment of an offset, or the next one if compaction has left no record in that one."""
-        place = bisect_right(self.segments, offset, key=lambda one: one.base) - 1
-        if place < 0:
-            return None
-        return next((one for one in self.segments[place:] if one.size and offset < one.end), None)
+    @property
+    def key(self) -> WindowKey:
+        return WindowKey(*self.partition.key_of(self.segment), self.range.position)
 
 
 def read_indexes(store: ObjectStore, segment: StoredSegment, path: Path) -> bytes:
@@ -95,19 +52,12 @@ def read_indexes(store: ObjectStore, segment: StoredSegment, path: Path) -> byte
     return indexes
 
 
-def read_first(store: ObjectStore, segment: StoredSegment, position: int) -> int:
-    """Return the base offset of the batch at a position. Raises StoreError."""
-    return int.from_bytes(_get(store, segment.log_name, position, _OFFSET_BYTES), "big")
+def read_first(store: ObjectStore, window: Window) -> int:
+    """Return the base offset of a window's first batch. Raises StoreError."""
+    return int.from_bytes(_get(store, window.segment.log_name, window.range.position, _OFFSET_BYTES), "big")
 
 
-def read_window(
-    store: ObjectStore,
-    partition: StoredPartition,
-    segment: StoredSegment,
-    windows: SegmentWindows,
-    number: int,
-    path: Path,
-) -> tuple[int, int]:
+def read_window(store: ObjectStore, window: Window, path: Path) -> tuple[int, int]:
     """Download a window into a new directory at `path`; return its offsets (base, end).
 
     Raises StoreError, CorruptBatch, TransactionIndexCorrupt, OSError.
@@ -115,8 +65,9 @@ def read_window(
     if path.exists():
         shutil.rmtree(path)
     path.mkdir()
+    partition, segment, windows, number = window
     checked = _CheckedBatches(segment)
-    position, end = windows.byte_range(number)
+    position, end = window.range
     log = path / names.LOG_SUFFIX
     with log.open("wb") as file:
         while position < end:
