@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpbroker.records.batch import checksum, frame_at
+from mpbroker.remote.layout.indexes import SegmentIndexes
+from mpbroker.remote.ledger.events import SegmentAdded
 from mpbroker.remote.store.object_store import ObjectInfo, ObjectMissing, StoreError
 from mpbroker.remote.tier.cache import PartitionKey
-from mpbroker.remote.tier.stored import IndexSizes, StoredPartition, StoredSegment
+from mpbroker.remote.tier.window_reads import StoredPartition
 from mpbroker.storage.names import (
     INDEX_SUFFIX,
     INDEX_SUFFIXES,
@@ -115,27 +117,31 @@ class TieredLog(Segments):
                 segments.append(self._store(store, base, following))
         return StoredPartition(PartitionKey(TOPIC_ID, 0), "t-0", self.directory, segments)
 
-    def _store(self, store: MemoryStore, base: int, end: int) -> StoredSegment:
+    def _store(self, store: MemoryStore, base: int, end: int) -> SegmentAdded:
         log = self.path(base).read_bytes()
         offset, time, aborted = (
             path.read_bytes() if (path := self.path(base, suffix)).exists() else b""
             for suffix in INDEX_SUFFIXES
         )
-        snapshot, epochs = b"a snapshot", b"epochs"
-        indexes = b"".join((offset, time, snapshot, epochs, aborted))
-        names = [f"t/0/{base:020d}{suffix}" for suffix in (LOG_SUFFIX, ".indexes")]
-        store.put(names[0], [log], len(log))
-        store.put(names[1], [indexes], len(indexes))
-        return StoredSegment(
-            base,
-            end,
-            len(log),
-            hashlib.sha256(log).digest()[:16],
-            names[0],
-            names[1],
-            IndexSizes(len(offset), len(time), len(snapshot), len(epochs), len(aborted)),
-            checksum(indexes) if indexes else 0,
+        parts = SegmentIndexes(offset, time, b"a snapshot", b"epochs", aborted)
+        stored = SegmentAdded(
+            topic_id=TOPIC_ID,
+            partition=0,
+            topic="t",
+            segment_id=hashlib.sha256(log).digest()[:16],
+            base=base,
+            end=end,
+            size=len(log),
+            largest_ms=0,
+            epochs=(),
+            index_sizes=parts.sizes,
+            has_aborted=bool(aborted),
+            log_crc=checksum(log) if log else 0,
+            indexes_crc=checksum(parts.joined),
         )
+        store.put(stored.objects.log, [log], len(log))
+        store.put(stored.objects.indexes, [parts.joined], len(parts.joined))
+        return stored
 
     def delete_local(self, end: int) -> None:
         """Remove the local files of the segments below an offset."""

@@ -14,9 +14,9 @@ from mpbroker.ipc.table import PartitionFlag, word_of
 from mpbroker.ipc.topology import TIER
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.records.iterate import Batch, iterate_batches
+from mpbroker.remote.ledger.events import SegmentAdded
 from mpbroker.remote.tier.cache import RemoteCache
 from mpbroker.remote.tier.downloads import Downloads
-from mpbroker.remote.tier.stored import StoredSegment
 from mpbroker.storage.names import REMOTE_CACHE
 from mpbroker.storage.remote_segments import RemoteSegment, write_remote_segments
 from tests.support.handler_logs import FETCH, TOPIC, whole
@@ -95,8 +95,8 @@ class TieredHandler:
         self._version += 1
         self.rig.memory.words("remote").store(0, word_of(GENERATION, self._version))
 
-    def _largest_ms(self, segment: StoredSegment) -> int:
-        batches = iterate_batches(self.store.objects[segment.log_name])
+    def _largest_ms(self, segment: SegmentAdded) -> int:
+        batches = iterate_batches(self.store.objects[segment.objects.log])
         # Without records it is when the file was last written, which is later than all of them.
         return max((batch.header.max_timestamp for batch in batches), default=1 << 50)
 

@@ -15,11 +15,19 @@ from typing import Final
 
 from mpbroker.ipc import calls
 from mpbroker.protocol.errors import ErrorCode
+from mpbroker.remote.layout.indexes import split_indexes
+from mpbroker.remote.ledger.events import SegmentAdded
 from mpbroker.remote.store.object_store import ObjectStore
 from mpbroker.remote.tier.cache import Cached, IndexesKey, PartitionKey, RemoteCache
 from mpbroker.remote.tier.download_jobs import DownloadJobs, EdgeKey, Job, Settings, Then
-from mpbroker.remote.tier.stored import StoredPartition, StoredSegment
-from mpbroker.remote.tier.window_reads import Window, read_first, read_indexes, read_window
+from mpbroker.remote.tier.window_reads import (
+    StoredPartition,
+    Window,
+    key_of,
+    read_first,
+    read_indexes,
+    read_window,
+)
 from mpbroker.remote.tier.windows import WINDOW_BYTES, SegmentWindows
 from shm.clock import monotonic_ms
 
@@ -115,10 +123,10 @@ class Downloads:
     # ---- what a job brings
 
     def _windows(
-        self, partition: StoredPartition, segment: StoredSegment, then: Then, *, is_ahead: bool = False
+        self, partition: StoredPartition, segment: SegmentAdded, then: Then, *, is_ahead: bool = False
     ) -> SegmentWindows | None:
         """Return a segment's windows; if its indexes are not in memory, return None and call `then` later."""
-        key = IndexesKey(*partition.key_of(segment))
+        key = IndexesKey(*key_of(partition, segment))
         known = self._known.get(key)
         if known is not None:
             self._known.move_to_end(key)
@@ -128,7 +136,7 @@ class Downloads:
             with_indexes = _read_cached(cached, segment)
             if with_indexes is not None:
                 return self._keep(key, partition, segment, with_indexes)
-        path, size = self._cache.new_path(), segment.sizes.total
+        path, size = self._cache.new_path(), sum(segment.index_sizes)
 
         def done(result: object) -> None:
             assert isinstance(result, bytes)
@@ -140,9 +148,9 @@ class Downloads:
         return None
 
     def _keep(
-        self, key: IndexesKey, partition: StoredPartition, segment: StoredSegment, indexes: bytes
+        self, key: IndexesKey, partition: StoredPartition, segment: SegmentAdded, indexes: bytes
     ) -> SegmentWindows:
-        parts = segment.sizes.split(indexes)
+        parts = split_indexes(indexes, segment.index_sizes)
         made = SegmentWindows(segment.base, segment.end, segment.size, parts.offset, parts.time)
         for number in range(len(made)):
             cached = self._cache.peek(Window(partition, segment, made, number).key)
@@ -160,7 +168,7 @@ class Downloads:
             assert isinstance(result, int)
             window.windows.learn(window.number, result)
 
-        key = EdgeKey(*window.partition.key_of(window.segment), window.number)
+        key = EdgeKey(*key_of(window.partition, window.segment), window.number)
         self.jobs.add(Job(key, 0, None, lambda: read_first(self._store, window), done), then)
 
     def _download(self, window: Window, then: Then, *, is_ahead: bool = False) -> None:
@@ -211,18 +219,18 @@ class Downloads:
             self._download_after(window, left - 1)
 
     def _download_first(
-        self, partition: StoredPartition, segment: StoredSegment, left: int, error: Exception | None
+        self, partition: StoredPartition, segment: SegmentAdded, left: int, error: Exception | None
     ) -> None:
         """Download the first windows of a segment whose indexes have come."""
-        windows = self._known.get(IndexesKey(*partition.key_of(segment)))
+        windows = self._known.get(IndexesKey(*key_of(partition, segment)))
         if error is None and windows is not None:
             self._download_after(Window(partition, segment, windows, -1), left)
 
 
-def _read_cached(cached: Cached, segment: StoredSegment) -> bytes | None:
+def _read_cached(cached: Cached, segment: SegmentAdded) -> bytes | None:
     """Return the indexes of a segment from the cache; None if they are not whole."""
     try:
         indexes = cached.path.read_bytes()
     except OSError:
         return None
-    return indexes if len(indexes) == segment.sizes.total else None
+    return indexes if len(indexes) == sum(segment.index_sizes) else None

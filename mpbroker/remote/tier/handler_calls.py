@@ -21,14 +21,15 @@ from mpbroker.ipc.rpc import NO_ANSWER, RpcServer
 from mpbroker.ipc.slots import Call, SlotKind, kind_of, unpack_call, unpack_return
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
-from mpbroker.remote.tier.cache import RemoteCache
+from mpbroker.remote.tier.cache import PartitionKey, RemoteCache
 from mpbroker.remote.tier.cutting import Cutting
 from mpbroker.remote.tier.download_jobs import DownloadJobs, Totals
 from mpbroker.remote.tier.downloads import Downloads
-from mpbroker.remote.tier.stored import StoredPartitions
+from mpbroker.remote.tier.places import Places
 from mpbroker.remote.tier.tier_store import TierStore
 from mpbroker.remote.tier.topics import Topics
 from mpbroker.remote.tier.undeletion import CannotUndelete, undelete
+from mpbroker.remote.tier.window_reads import StoredPartition
 from mpbroker.storage.disk_errors import NO_ROOM
 from mpbroker.storage.names import REMOTE_CACHE
 from shm.clock import monotonic_ms
@@ -42,13 +43,13 @@ class HandlerCalls:
         context: ProcessContext,
         tier: TierStore,
         topics: Topics,
-        stored: StoredPartitions,
+        places: Places,
         cutting: Cutting,
     ) -> None:
         self._context = context
         self._tier = tier
         self._topics = topics
-        self._stored = stored
+        self._places = places
         self._cutting = cutting
         arena = context.memory.arena(context.index)
         arena.reset()
@@ -128,7 +129,15 @@ class HandlerCalls:
                 self._context.log.error("nothing can be read from the object store yet: %s", error)
             self._lacks_room = True
             return
-        self.downloads = Downloads(store, cache, self._stored.find, config, self._wake)
+        self.downloads = Downloads(store, cache, self._partition_of, config, self._wake)
+
+    def _partition_of(self, slot: int, generation: int) -> StoredPartition | None:
+        """Return a partition; None if it is not open, or not tiered, or the ledger was not read yet."""
+        place, state = self._places.find(slot, generation), self._tier.state
+        if place is None or state is None:
+            return None
+        segments = state.segments_of(*place.key)
+        return StoredPartition(PartitionKey(*place.key), place.name, place.directory, segments)
 
     def _count(self, jobs: DownloadJobs) -> None:
         totals, counters = jobs.totals, self._context.counters

@@ -42,7 +42,6 @@ from mpbroker.remote.tier.ranges import Ranges
 from mpbroker.remote.tier.remote_writer import RemoteWriter
 from mpbroker.remote.tier.renewing import Renewing
 from mpbroker.remote.tier.shipper import Shipper
-from mpbroker.remote.tier.stored import StoredPartitions
 from mpbroker.remote.tier.tier_store import TierStore
 from mpbroker.remote.tier.topics import Topics
 
@@ -98,10 +97,7 @@ class TierProcess:
         )
         self._shipper = self._make_shipper()
         self._renewing = Renewing(self.tier, leadership, config.mpbroker_remote_lease_ms)
-        self._calls = HandlerCalls(
-            *(context, self.tier, self._topics, StoredPartitions(places.find, lambda: self.tier.state)),
-            self._cutting,
-        )
+        self._calls = HandlerCalls(context, self.tier, self._topics, places, self._cutting)
         self._bug: Exception | None = None
 
     def serve(self) -> int:

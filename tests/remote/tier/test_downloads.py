@@ -13,11 +13,12 @@ from mpbroker.ipc import calls
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.markers import ABORT
+from mpbroker.remote.layout.object_names import SegmentObjects
 from mpbroker.remote.tier import download_jobs, downloads, window_reads
 from mpbroker.remote.tier import windows as windows_module
 from mpbroker.remote.tier.cache import NEW, RemoteCache
 from mpbroker.remote.tier.downloads import Downloads
-from mpbroker.remote.tier.stored import StoredPartition
+from mpbroker.remote.tier.window_reads import StoredPartition
 from mpbroker.storage.names import REMOTE_CACHE, TXN_INDEX_SUFFIX, segment_name
 from mpbroker.storage.reader import Bound, PartitionReader
 from mpbroker.storage.transaction_index import read_aborted
@@ -61,6 +62,10 @@ class Rig:
             lambda: None,
             lambda: self.now_ms,
         )
+
+    def objects(self, segment: int) -> SegmentObjects:
+        assert self.partition is not None
+        return self.partition.segments[segment].objects
 
     def ask(self, offset: int, timestamp_ms: int = -1) -> list[calls.Message]:
         answers: list[calls.Message] = []
@@ -292,7 +297,7 @@ def test_one_failed_try_is_no_failure(rig: Rig) -> None:
 @pytest.mark.parametrize("at", [0, 17, 40, 61, 200])
 def test_a_flipped_bit_is_found(rig: Rig, at: int) -> None:
     """In the base offset, the CRC, the counts or the records of the first batch, or in a later batch."""
-    name = "t/0/00000000000000000000.log"
+    name = rig.objects(0).log
     flipped = bytearray(rig.store.objects[name])
     flipped[at] ^= 0x40
     rig.store.objects[name] = bytes(flipped)
@@ -301,7 +306,7 @@ def test_a_flipped_bit_is_found(rig: Rig, at: int) -> None:
 
 
 def test_flipped_indexes_are_found(rig: Rig) -> None:
-    name = "t/0/00000000000000000060.indexes"
+    name = rig.objects(1).indexes
     rig.store.objects[name] = rig.store.objects[name][:-1] + b"?"
     assert "checksum" in rig.failure(70).message
     assert rig.window(0).base == 0
@@ -339,7 +344,7 @@ def test_aborted_transactions_of_a_segment_that_is_deleted_meanwhile_are_not_lef
 
 
 def test_a_short_object_is_found(rig: Rig) -> None:
-    name = "t/0/00000000000000000060.log"
+    name = rig.objects(1).log
     rig.store.objects[name] = rig.store.objects[name][:-1]
     assert rig.failure(119).error == ErrorCode.KAFKA_STORAGE_ERROR
 
