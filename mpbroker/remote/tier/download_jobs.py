@@ -13,8 +13,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
+from mpbroker.config.broker import BrokerConfig
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.remote.store.object_store import StoreError
 from mpbroker.remote.tier.cache import IndexesKey, PartitionKey, RemoteCache, WindowKey
@@ -32,17 +33,6 @@ QUOTA_S: Final = 1.0
 
 Then = Callable[[Exception | None], None]
 """What to do when a job has ended; with the error if it failed."""
-
-
-class Settings(Protocol):
-    """The settings that downloads follow; they may change."""
-
-    @property
-    def remote_log_reader_threads(self) -> int: ...
-    @property
-    def remote_log_manager_fetch_max_bytes_per_second(self) -> int: ...
-    @property
-    def mpbroker_remote_cache_bytes(self) -> int: ...
 
 
 class EdgeKey(NamedTuple):
@@ -88,12 +78,12 @@ class DownloadJobs:
     def __init__(
         self,
         cache: RemoteCache,
-        settings: Settings,
+        config: BrokerConfig,
         wake: Callable[[], object],
         now_ms: Callable[[], int] = monotonic_ms,
     ) -> None:
         self._cache = cache
-        self._settings = settings
+        self._config = config
         self._wake = wake
         self._now_ms = now_ms
         # Every job by its key. It is in one of the two queues as long as no thread has it.
@@ -105,7 +95,7 @@ class DownloadJobs:
         self._to_run: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._ended: queue.SimpleQueue[tuple[Job, object]] = queue.SimpleQueue()
         self._stops = threading.Event()
-        self._allowed = settings.remote_log_manager_fetch_max_bytes_per_second * QUOTA_S
+        self._allowed = config.remote_log_manager_fetch_max_bytes_per_second * QUOTA_S
         self._allowed_at_ms = now_ms()
         self._is_failing = False
         self.totals = Totals()
@@ -150,7 +140,7 @@ class DownloadJobs:
 
     def begin(self) -> None:
         """Give jobs to threads, as far as threads, the quota and room in the cache allow."""
-        while self._running < self._settings.remote_log_reader_threads and (self._urgent or self._ahead):
+        while self._running < self._config.remote_log_reader_threads and (self._urgent or self._ahead):
             is_urgent = bool(self._urgent)
             waiting = self._urgent if is_urgent else self._ahead
             job = next(iter(waiting.values()))
@@ -170,7 +160,7 @@ class DownloadJobs:
 
     def _is_allowed(self) -> bool:
         """Return whether the quota allows to begin a download. What was allowed may then be exceeded."""
-        now_ms, rate = self._now_ms(), self._settings.remote_log_manager_fetch_max_bytes_per_second
+        now_ms, rate = self._now_ms(), self._config.remote_log_manager_fetch_max_bytes_per_second
         earned = rate * (now_ms - self._allowed_at_ms) / 1000
         self._allowed, self._allowed_at_ms = min(self._allowed + earned, rate * QUOTA_S), now_ms
         return self._allowed >= 0

@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import calls
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.remote.layout.indexes import split_indexes
 from mpbroker.remote.ledger.events import SegmentAdded
 from mpbroker.remote.store.object_store import ObjectStore
 from mpbroker.remote.tier.cache import Cached, IndexesKey, PartitionKey, RemoteCache
-from mpbroker.remote.tier.download_jobs import DownloadJobs, EdgeKey, Job, Settings, Then
+from mpbroker.remote.tier.download_jobs import DownloadJobs, EdgeKey, Job, Then
 from mpbroker.remote.tier.window_reads import (
     StoredPartition,
     Window,
@@ -62,15 +63,15 @@ class Downloads:
         store: ObjectStore,
         cache: RemoteCache,
         partition_of: Callable[[int, int], StoredPartition | None],
-        settings: Settings,
+        config: BrokerConfig,
         wake: Callable[[], object],
         now_ms: Callable[[], int] = monotonic_ms,
     ) -> None:
         self._store = store
         self._cache = cache
         self._partition_of = partition_of
-        self._settings = settings
-        self.jobs = DownloadJobs(cache, settings, wake, now_ms)
+        self._config = config
+        self.jobs = DownloadJobs(cache, config, wake, now_ms)
         self._known: OrderedDict[IndexesKey, SegmentWindows] = OrderedDict()
         self._known_bytes = 0
         self._ends: OrderedDict[PartitionKey, OrderedDict[int, None]] = OrderedDict()
@@ -197,7 +198,7 @@ class Downloads:
         ends.move_to_end(cached.end)
         if len(ends) > ENDS_MAX:
             ends.popitem(last=False)
-        if is_sequential and self._settings.mpbroker_remote_cache_bytes >= AHEAD_FROM_BYTES:
+        if is_sequential and self._config.mpbroker_remote_cache_bytes >= AHEAD_FROM_BYTES:
             self._download_after(window, AHEAD)
 
     def _download_after(self, window: Window, left: int) -> None:

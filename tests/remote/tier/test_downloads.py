@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import calls
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.iterate import iterate_batches
@@ -29,20 +29,17 @@ from tests.support.stored_segments import MemoryStore, TieredLog, tiered_log
 WINDOW_BYTES = 1000
 
 
-@dataclass
-class Settings:
-    remote_log_reader_threads: int = 4
-    remote_log_manager_fetch_max_bytes_per_second: int = 1 << 62
-    mpbroker_remote_cache_bytes: int = 1 << 30
-
-
 class Rig:
     """A tier's downloads without the tier's process; its clock stands still."""
 
     def __init__(self, directory: Path, log: TieredLog) -> None:
         self.log = log
         self.store = MemoryStore()
-        self.settings = Settings()
+        self.settings = BrokerConfig(
+            remote_log_reader_threads=4,
+            mpbroker_remote_cache_bytes=1 << 30,
+            mpbroker_remote_url="file:///nowhere",
+        )
         self.now_ms = 1_000_000
         self.partition: StoredPartition | None = log.store(self.store)
         self.directory = directory / REMOTE_CACHE
