@@ -22,7 +22,7 @@ from mpbroker.storage.remote_segments import RemoteSegment, write_remote_segment
 from tests.support.handler_logs import FETCH, TOPIC, whole
 from tests.support.handler_rig import CoordinatorEnd, Rig, fence, partition_payload, request_frame, rig
 from tests.support.polling import until
-from tests.support.stored_segments import MemoryStore, TieredLog
+from tests.support.stored_segments import ReadStore, TieredLog
 
 LIVE = PartitionFlag.PARTITION_LIVE | PartitionFlag.PARTITION_TIERED
 GENERATION = 5
@@ -38,7 +38,7 @@ class TieredHandler:
     def __init__(self, made: Rig, log: TieredLog, directory: Path) -> None:
         self.rig = made
         self.log = log
-        self.store = MemoryStore()
+        self.store = ReadStore()
         self.cache = RemoteCache(
             directory / REMOTE_CACHE,
             lambda: made.context.config.mpbroker_remote_cache_bytes,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from msgspec.structs import force_setattr
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import calls
@@ -24,7 +25,7 @@ from mpbroker.storage.reader import Bound, PartitionReader
 from mpbroker.storage.transaction_index import read_aborted
 from tests.support.full_disk import failing_with
 from tests.support.polling import until
-from tests.support.stored_segments import MemoryStore, TieredLog, tiered_log
+from tests.support.stored_segments import ReadStore, TieredLog, tiered_log
 
 WINDOW_BYTES = 1000
 
@@ -34,7 +35,7 @@ class Rig:
 
     def __init__(self, directory: Path, log: TieredLog) -> None:
         self.log = log
-        self.store = MemoryStore()
+        self.store = ReadStore()
         self.settings = BrokerConfig(
             remote_log_reader_threads=4,
             mpbroker_remote_cache_bytes=1 << 30,
@@ -193,7 +194,7 @@ def test_readers_in_sequence_are_read_ahead_into_the_next_segment(rig: Rig) -> N
 
 
 def test_nothing_is_read_ahead_into_a_small_cache(rig: Rig) -> None:
-    rig.settings.mpbroker_remote_cache_bytes = downloads.AHEAD_FROM_BYTES - 1
+    force_setattr(rig.settings, "mpbroker_remote_cache_bytes", downloads.AHEAD_FROM_BYTES - 1)
     second = rig.window(rig.window(0).end)
     rig.idle()
     assert second.base > 0
@@ -229,7 +230,7 @@ def test_the_cache_is_bounded_and_keeps_what_was_used_last(rig: Rig) -> None:
     rig.now_ms += 10_000
     rig.window(found[0].base)
     rig.now_ms += 10_000
-    rig.settings.mpbroker_remote_cache_bytes = size // 2
+    force_setattr(rig.settings, "mpbroker_remote_cache_bytes", size // 2)
     rig.downloads.jobs.close()
     rig.begin()
     assert rig.cache.bytes <= size // 2
@@ -239,7 +240,7 @@ def test_the_cache_is_bounded_and_keeps_what_was_used_last(rig: Rig) -> None:
 
 
 def test_a_cache_of_one_window_serves_all_windows(rig: Rig) -> None:
-    rig.settings.mpbroker_remote_cache_bytes = WINDOW_BYTES + 300
+    force_setattr(rig.settings, "mpbroker_remote_cache_bytes", WINDOW_BYTES + 300)
     content = b""
     offset = 0
     while offset < 120:
@@ -353,7 +354,7 @@ def test_an_unknown_partition_and_an_unknown_offset(rig: Rig) -> None:
 
 
 def test_the_quota_puts_downloads_off(rig: Rig) -> None:
-    rig.settings.remote_log_manager_fetch_max_bytes_per_second = 100
+    force_setattr(rig.settings, "remote_log_manager_fetch_max_bytes_per_second", 100)
     rig.window(0, passes_ms=10_000)
     answers = rig.ask(60)
     rig.wait(lambda: rig.downloads.jobs.next_ms() is not None)
