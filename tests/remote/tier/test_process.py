@@ -121,7 +121,7 @@ def test_a_window_of_an_uploaded_segment_comes_into_the_cache(party: Party) -> N
     (log,) = Path(ready.path).glob("*.log")
     assert log.read_bytes() == party.world.kept[0, 3]
     # Nothing is lent any more.
-    until(lambda: not party.process._lender.in_use_bytes, "answers are given back", party.step)
+    until(lambda: not party.process._calls._lender.in_use_bytes, "answers are given back", party.step)
     assert party.handler.lender.in_use_bytes == 0
 
 
@@ -160,10 +160,10 @@ def test_a_dead_handlers_answers_go_to_nobody_and_its_successor_is_served(party:
     # Its next answer stays lent: it dies with it.
     party.handler.ask(window(party, 0))
     party.process.step()
-    assert party.process._lender.in_use_bytes
+    assert party.process._calls._lender.in_use_bytes
     memory.words("roles").store(HANDLER, 0)
     party.order(1, 2, HANDLER)
-    assert party.process._lender.in_use_bytes == 0
+    assert party.process._calls._lender.in_use_bytes == 0
     memory.reset_rings_of(HANDLER)
     party.order(2, 0, HANDLER)
     party.handler = FakeHandler(memory, party.context)
