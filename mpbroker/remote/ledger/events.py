@@ -11,6 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from mpbroker.remote.layout.indexes import IndexSizes
+from mpbroker.remote.layout.manifest import encode_manifest
 from mpbroker.remote.layout.object_names import SegmentObjects
 
 
@@ -171,6 +172,19 @@ class SegmentAdded(_OfPartition, tag="segment", frozen=True):
     def objects(self) -> SegmentObjects:
         """Return the names of its objects."""
         return SegmentObjects(self.topic, self.topic_id, self.partition, self.base, self.segment_id)
+
+    def manifest(self, broker_id: int, time_ms: int) -> bytes:
+        """Return the bytes of its manifest, as of a broker and the time of its upload."""
+        return encode_manifest(
+            self.objects,
+            end=self.end,
+            size=self.size,
+            largest_ms=self.largest_ms,
+            epochs=self.epochs,
+            index_sizes=self.index_sizes,
+            broker_id=broker_id,
+            time_ms=time_ms,
+        )
 
 
 class SegmentsRemoved(_OfPartition, tag="removed", frozen=True):

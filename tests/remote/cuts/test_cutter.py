@@ -20,7 +20,7 @@ from mpbroker.remote.store.object_store import StoreError
 from mpbroker.remote.tier.collector import ORPHAN_MS, collect
 from mpbroker.storage.checkpoints import text_of_id
 from mpbroker.storage.names import META_PROPERTIES, REMOTE_OWNER, REMOTE_SEGMENTS
-from tests.support.cut_world import CutWorld, contents
+from tests.support.cut_world import CutWorld, change_a_file, contents
 from tests.support.fault_store import Fault, FaultStore
 from tests.support.killing_store import Killed, KillingStore
 from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, ledger_of, segment
@@ -348,22 +348,7 @@ def test_whatever_happens_to_files_each_kept_cut_brings_back_its_instant(tmp_pat
     instants: dict[bytes, dict[str, bytes]] = {}
     with patch.object(bundles, "PIECES_MAX", 3), patch.object(bundles, "BUNDLE_BYTES", 700):
         for _ in range(40):
-            path = world.log_dirs[chance.randrange(2)] / f"t-{chance.randrange(3)}"
-            path = path / f"{chance.randrange(2):020d}{chance.choice(['.log', '.index', '.snapshot'])}"
-            path.parent.mkdir(exist_ok=True)
-            match chance.randrange(6):
-                case 0 if path.exists():
-                    path.unlink()
-                case 1 if path.exists():
-                    os.truncate(path, chance.randrange(path.stat().st_size + 1))
-                case 2:
-                    path.with_suffix(".new").write_bytes(chance.randbytes(chance.randrange(2000)))
-                    path.with_suffix(".new").rename(path)
-                case 3:
-                    world.again()
-                case _:
-                    with path.open("ab") as file:
-                        file.write(chance.randbytes(chance.randrange(1000)))
+            change_a_file(world.log_dirs, chance, lambda _path: world.again())
             if chance.random() < 0.5:
                 before = expected(world)
                 cut = world.cut()

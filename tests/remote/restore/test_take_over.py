@@ -26,8 +26,12 @@ DIRECTORY = "0/t-0"
 
 @pytest.fixture
 def world(tmp_path: Path) -> CutWorld:
-    """A cut with one segment in the ledger, which has got a second one since."""
-    made = CutWorld(tmp_path)
+    return made_world(tmp_path)
+
+
+def made_world(root: Path) -> CutWorld:
+    """Make a cut with one segment in the ledger, which has got a second one since."""
+    made = CutWorld(root)
     (made.log_dirs[0] / "t-0").mkdir()
     (made.log_dirs[0] / "t-0" / PARTITION_METADATA).write_bytes(text_of_id(TOPIC_ID))
     made.ledger.append([TOPIC, segment(0)])
@@ -139,12 +143,7 @@ def test_a_kill_at_any_step_leaves_a_ledger_that_can_be_taken_over(tmp_path: Pat
     while True:
         root = tmp_path / str(at)
         root.mkdir()
-        world = CutWorld(root)
-        (world.log_dirs[0] / "t-0").mkdir()
-        (world.log_dirs[0] / "t-0" / PARTITION_METADATA).write_bytes(text_of_id(TOPIC_ID))
-        world.ledger.append([TOPIC, segment(0)])
-        world.cut()
-        world.ledger.append([segment(10)])
+        world = made_world(root)
         killing = KillingStore(world.objects, at, is_applied=is_applied)
         with suppress(Killed):
             taken(world, killing)
