@@ -168,11 +168,6 @@ class SegmentAdded(_OfPartition, tag="segment", frozen=True):
     log_crc: int
     indexes_crc: int
 
-    @property
-    def objects(self) -> SegmentObjects:
-        """Return the names of its objects."""
-        return SegmentObjects(self.topic, self.topic_id, self.partition, self.base, self.segment_id)
-
     def manifest(self, broker_id: int, time_ms: int) -> bytes:
         """Return the bytes of its manifest, as of a broker and the time of its upload."""
         return encode_manifest(
@@ -185,6 +180,11 @@ class SegmentAdded(_OfPartition, tag="segment", frozen=True):
             broker_id=broker_id,
             time_ms=time_ms,
         )
+
+    @property
+    def objects(self) -> SegmentObjects:
+        """Return the names of its objects."""
+        return SegmentObjects(self.topic, self.topic_id, self.partition, self.base, self.segment_id)
 
 
 class SegmentsRemoved(_OfPartition, tag="removed", frozen=True):
