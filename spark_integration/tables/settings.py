@@ -67,7 +67,7 @@ def read_settings(path: Path) -> Settings:
     """Read the file. Raises JobError, OSError."""
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
-        tables = tuple(_declared(one) for one in given.pop("tables", ()))
+        tables = tuple(_table_settings(one) for one in given.pop("tables", ()))
         settings = msgspec.convert({**given, "tables": (), "directory": path.parent}, Settings)
         settings = msgspec.structs.replace(settings, tables=tables)
         _check(settings)
@@ -104,7 +104,7 @@ def expanded(settings: Settings, topics: Iterable[str]) -> tuple[list[TableSetti
     return list(taken.values()), problems
 
 
-def _declared(given: dict[str, Any]) -> TableSettings:
+def _table_settings(given: dict[str, Any]) -> TableSettings:
     """Separate the fields of a table from those of its values. Raises ValidationError."""
     ours = {key: given[key] for key in given.keys() & _OURS}
     values = {key: given[key] for key in given.keys() - _OURS}
