@@ -21,7 +21,7 @@ from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.store.object_store import ObjectStore
 from mpbroker.remote.tier.leadership import Leadership
-from mpbroker.remote.tier.places import Places
+from mpbroker.remote.tier.places import Key, Places
 from mpbroker.remote.tier.renewing import Renewing
 from mpbroker.remote.tier.topics import Topics
 from mpbroker.remote.tier.work import TierWork
@@ -47,6 +47,8 @@ class TierWorld:
     settings: dict[str, str] = field(default_factory=dict)
     memory_store: MemoryStore = field(default_factory=MemoryStore)
     version_of_config: int = 5
+    # Partitions of which the newest cut needs what the store has.
+    needed: set[Key] = field(default_factory=set)
     # CLOCK_BOOTTIME of the lease.
     now_ns: int = 1_000_000_000_000
 
@@ -131,6 +133,7 @@ class TierWorld:
             *(config, CLUSTER, self.topics, places, memory.words("remote"), self.context.counters),
             leadership,
             opened=lambda _url, _timeout_ms: self.store,
+            cut_needs=lambda key: key in self.needed,
         )
         self.renewing = Renewing(self.work, leadership, config.mpbroker_remote_lease_ms)
         return self.work

@@ -21,6 +21,7 @@ from mpbroker.remote.ledger.events import CutsRemoved
 from mpbroker.remote.ledger.ledger import Fenced
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
 from mpbroker.remote.tier.book import Book
+from mpbroker.remote.tier.places import Key
 from mpbroker.remote.tier.work import LOOK_S, Stopped, TierWork
 from shm.counters import CounterPage
 from shm.word import Words
@@ -65,6 +66,13 @@ class Cutting:
     def bundles(self) -> set[bytes]:
         """Return the bundles that a cut may yet name, also if the ledger names them nowhere."""
         return set() if self._cutter is None else self._cutter.bundles()
+
+    def needs(self, key: Key) -> bool:
+        """Return whether a restore of the newest cut needs what the store has of a partition. Any thread."""
+        book, cutter = self._work.book, self._cutter
+        if book is None or not book.state.cuts:
+            return False
+        return cutter is None or cutter.needs(book.state, key)
 
     def run(self) -> None:
         """Make cuts until the work is stopped, or the ledger is another broker's."""

@@ -41,7 +41,7 @@ from mpbroker.remote.tier.collector import collect
 from mpbroker.remote.tier.copying import Copying
 from mpbroker.remote.tier.leadership import Leadership, taken_over
 from mpbroker.remote.tier.outage import Outage
-from mpbroker.remote.tier.places import Place, Places
+from mpbroker.remote.tier.places import Key, Place, Places
 from mpbroker.remote.tier.remote_files import RemoteFiles
 from mpbroker.remote.tier.store_clock import StoreClock
 from mpbroker.remote.tier.topics import Topics
@@ -67,6 +67,7 @@ class TierWork:
     """The thread's work. Others may read `store`, `state` and `book`, and call `stop`, `pace` and `wait`.
 
     `step_back` lowers the thread's priority. `bundles` are objects that the ledger is about to name.
+    `cut_needs(key)`: a restore of the newest cut needs what the ledger has of a partition.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class TierWork:
         opened: Callable[[str, int], ObjectStore] = open_store,
         collections_asked: Callable[[], int] = int,
         bundles: Callable[[], AbstractSet[bytes]] = frozenset,
+        cut_needs: Callable[[Key], bool] = lambda _key: False,
     ) -> None:
         self._config = config
         self._cluster_id = cluster_id
@@ -107,6 +109,7 @@ class TierWork:
         self._next_collection = 0.0
         self._collections_asked = collections_asked
         self._bundles = bundles
+        self._cut_needs = cut_needs
         self._asked = collections_asked()
         counters.set(Counter.COUNT_REMOTE_FENCED, 0)
 
@@ -253,6 +256,9 @@ class TierWork:
         book.follow(places)
         book.add(list(removal.of_topics(book.state, topics, self.now_ms())))
         for place in places:
+            if place.is_removed and self._cut_needs(place.key):
+                # The next cut has the local files of what is to be removed here.
+                continue
             events = list(removal.of_partition(book.state, place))
             if events and (not place.is_removed or self._is_hidden(place, book)):
                 book.add(events)

@@ -53,6 +53,24 @@ def test_nothing_is_cut_before_the_ledger_is_ours(world: TierWorld, thread: Cutt
     assert world.count(Counter.COUNT_REMOTE_CUT_PAUSE_US) > 0
 
 
+def test_the_newest_cut_needs_what_the_store_has_until_one_has_the_local_files(
+    world: TierWorld, thread: Cutting
+) -> None:
+    key = TOPIC_ID, 0
+    world.turn()
+    assert world.added()
+    assert not thread.needs(key)
+    thread.turn()
+    assert thread.needs(key)
+    world.configure(remote_storage_enable="false", remote_log_delete_on_disable="true")
+    assert thread.needs(key)
+    # A successor has not read it yet.
+    thread._cutter = None
+    assert thread.needs(key)
+    thread.turn()
+    assert not thread.needs(key)
+
+
 def test_a_successor_knows_when_the_newest_cut_was_made(
     world: TierWorld, thread: Cutting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
