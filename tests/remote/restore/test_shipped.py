@@ -116,9 +116,10 @@ def test_a_full_disk_leaves_no_directory_without_epochs(
     files = files_of(world)
     full = OSError(errno.ENOSPC, "full")
     for name in ("write_epochs", "write_topic_id"):
-        with monkeypatch.context() as patched, pytest.raises(OSError, match="full"):
+        with monkeypatch.context() as patched:
             patched.setattr(shipped, name, Mock(side_effect=full))
-            files.apply(event)
+            with pytest.raises(OSError, match="full"):
+                files.apply(event)
     files.apply(event)
     assert read_epochs(world.log_dirs[0] / "n-3") == [(0, 0)]
     assert files.made == ["0/n-3"]
