@@ -53,6 +53,8 @@ class Cutting:
         self._first_cut = first_cut
         # How often a cut was asked for, and how many of these the ledger has an answer for.
         self._asked = self._answered = 0
+        # What was logged of the last cut that failed.
+        self._problem = ""
         # Names of shipped bytes that the newest cut has, too.
         self._shipped: list[str] = []
         self._counters = counters
@@ -115,12 +117,13 @@ class Cutting:
         try:
             self._cut(self._made_cutter(book, store), book)
             self._remove_expired(book, store)
-        except CutSkipped as skipped:
+        except (CutSkipped, StoreError, OSError) as error:
             self._counters.add(Counter.COUNT_REMOTE_CUTS_SKIPPED)
-            log.info("no cut is made: %s; the next one is due in %.0f s", skipped, self._interval_s())
-        except (StoreError, OSError) as error:
-            self._counters.add(Counter.COUNT_REMOTE_CUTS_SKIPPED)
-            log.info("a cut has failed: %s; the next one is due in %.0f s", error, self._interval_s())
+            if not self._is_awaited:
+                log.info("no cut is made: %s; the next one is due in %.0f s", error, self._interval_s())
+            elif str(error) != self._problem:
+                log.info("no cut is made: %s. Others wait for it: this is tried until it succeeds", error)
+            self._problem = str(error)
 
     def last(self, book: Book, store: ObjectStore) -> None:
         """Make the cut of a broker whose other processes have ended.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -97,6 +98,22 @@ def test_a_cut_that_cannot_be_made_is_counted_and_the_next_one_is(
     assert world.state().cuts == []
     thread.turn()
     assert len(world.state().cuts) == 1
+
+
+def test_what_a_start_waits_for_is_logged_once(
+    world: TierWorld, thread: Cutting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Check that a log is not filled by what is tried twice a second."""
+    caplog.set_level(logging.INFO)
+    world.turn()
+    thread._first_cut = world.rig.memory.words("first_cut")
+    with monkeypatch.context() as patched:
+        patched.setattr(Cutter, "make", refusing)
+        for _ in range(3):
+            thread.turn()
+    assert [text for text in caplog.messages if "no cut is made" in text] == [
+        "no cut is made: log 0 is starting or stopping. Others wait for it: this is tried until it succeeds"
+    ]
 
 
 def refusing(*_: object) -> Cut:
