@@ -74,10 +74,10 @@ class CutWorld:
         self.shipped = 0
         self.again()
 
-    def open(self, path: str, topic_id: bytes) -> None:
+    def open(self, path: str, topic_id: bytes, flags: int = 0) -> None:
         """Have an empty partition in the table, which nobody appends to."""
         log_dir, partition = int(path.partition("/")[0]), int(path.rpartition("-")[2])
-        live = PartitionFlag.PARTITION_LIVE
+        live = PartitionFlag.PARTITION_LIVE | flags
         now = Partition(topic_id, partition, 1, live, 0, 0, log_dir, *[0] * 8)
         self._rows.found[path] = Row(1, pack_partition(now), topic_id, partition)
 

@@ -104,6 +104,11 @@ class RemoteState:
         """Return the last number that `Shipped` may have had: a cut may have some that the ledger has not."""
         return max(self.shipped_number, self.cuts[-1].event.shipped if self.cuts else 0)
 
+    @property
+    def shipped_numbers(self) -> frozenset[int]:
+        """Return the numbers of what was shipped after the newest cut, and that no restore has undone."""
+        return frozenset(number for number, _ in self.shipped)
+
     def segments_of(self, topic_id: bytes, partition: int) -> Sequence[SegmentAdded]:
         """Return the segments of a partition, by offset."""
         return self.segments.get((topic_id, partition), ())
