@@ -57,12 +57,18 @@ class TakenOver(_Leader, tag="take_over", frozen=True):
 
     The entry before is the last one of the owner before. Segments that are not of the cut are removed by
     further events of this entry. A restored broker knows of no standbys: they have to be named again. It has
-    no `Shipped` above the number `shipped`, if that is not -1.
+    no `Shipped` above the number `shipped`, if that is not -1. `imported`: store and log directories were
+    Apache Kafka's before.
     """
 
     cut_id: bytes
     by_standby: bool = False
     shipped: int = -1
+    imported: bool = False
+
+
+class Exported(_Who, tag="exported", frozen=True):
+    """The store is Apache Kafka's from here on: only an import may follow. The broker was stopped before."""
 
 
 class StandbySet(_Event, tag="standby", frozen=True):
@@ -150,7 +156,8 @@ class TopicRestored(_Event, tag="topic_restored", frozen=True):
 class SegmentAdded(_OfPartition, tag="segment", frozen=True):
     """The objects of a segment are in the store: offsets [base, end) of a partition.
 
-    `size` and `log_crc` (CRC-32C) are those of `.log`, `indexes_crc` that of `.indexes`. `index_sizes` are
+    `size` and `log_crc` (CRC-32C) are those of `.log`, `indexes_crc` that of `.indexes`. Kafka's segments
+    have no `log_crc`: their batches have checksums, too. `index_sizes` are
     the sizes in bytes of the parts of `.indexes`: offset index, time index, producer snapshot, leader epochs,
     transaction index. `epochs` are leader epochs with their first offsets.
     """
@@ -164,13 +171,17 @@ class SegmentAdded(_OfPartition, tag="segment", frozen=True):
     epochs: tuple[tuple[int, int], ...]
     index_sizes: tuple[int, int, int, int, int]
     has_aborted: bool
-    log_crc: int
+    log_crc: int | None
     indexes_crc: int
 
     @property
     def objects(self) -> SegmentObjects:
         """Return the names of its objects."""
         return SegmentObjects(self.topic, self.topic_id, self.partition, self.base, self.segment_id)
+
+    def is_log(self, crc: int) -> bool:
+        """Return whether bytes of this CRC-32C may be those of `.log`."""
+        return self.log_crc in (None, crc)
 
 
 class SegmentsRemoved(_OfPartition, tag="removed", frozen=True):
@@ -227,6 +238,7 @@ class CutsRemoved(_Event, tag="cuts_removed", frozen=True):
 Event: TypeAlias = (
     Started
     | TakenOver
+    | Exported
     | StandbySet
     | StandbyGone
     | Released
