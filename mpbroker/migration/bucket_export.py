@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from mpbroker.config.broker import BrokerConfig
-from mpbroker.config.topic_config import resolve
 from mpbroker.coordinator.metadata.metadata_records import metadata_batches
-from mpbroker.log.recovery.log_loader import Known, load
 from mpbroker.migration.cluster_image import ClusterImage
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.log_dirs import LogDirs, Replicas, epochs_in
+from mpbroker.migration.new_log import write_log
 from mpbroker.migration.segment_records import PARTITIONS, SEGMENTS_TOPIC, metadata_partition, records_of
 from mpbroker.protocol.messages import PartitionRecord
 from mpbroker.protocol.numbers import ConfigResourceType
@@ -36,7 +34,7 @@ from mpbroker.remote.ledger.owner import OwnerDamaged, OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.store.object_store import ObjectStore
 from mpbroker.storage import names
-from mpbroker.storage.checkpoints import fsync_directory, put_id_and_epochs, read_offsets
+from mpbroker.storage.checkpoints import fsync_directory, read_offsets
 from mpbroker.storage.directory_layout import directories_in
 from mpbroker.storage.leader_epochs import Epochs
 from mpbroker.storage.names import REMOTE_OWNER
@@ -116,7 +114,7 @@ class BucketExport:
         now_ms = time.time_ns() // 1_000_000
         values: dict[int, list[bytes]] = {}
         for one in self.segments:
-            number = metadata_partition(one.topic_id, one.partition)
+            number = metadata_partition(one.topic_id, one.partition, PARTITIONS)
             values.setdefault(number, []).extend(records_of(one, self._found.node_id, now_ms))
         for number in range(PARTITIONS):
             directory = self._found.home / names.partition_name(SEGMENTS_TOPIC, number)
@@ -235,17 +233,3 @@ def remove_topic(found: LogDirs) -> None:
             if parsed.topic == SEGMENTS_TOPIC and not parsed.suffix:
                 shutil.rmtree(home / name)
         fsync_directory(home)
-
-
-def write_log(
-    directory: Path, topic: str, number: int, topic_id: bytes, epochs: Epochs, batches: Iterable[bytearray]
-) -> None:
-    """Write the log of a partition into an empty directory, with its indexes, durably. Raises OSError."""
-    put_id_and_epochs(directory, topic_id, epochs)
-    with (directory / names.segment_name(0)).open("wb") as file:
-        file.writelines(batches)
-    config = resolve(BrokerConfig(), {})
-    load(
-        directory, topic, number, topic_id, config, Known(clean=False), lambda _: None
-    ).close_cleanly()
-    fsync_directory(directory)

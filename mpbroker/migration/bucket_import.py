@@ -97,7 +97,9 @@ class BucketImport:
         known = {one.segment_id for segments in state.segments.values() for one in segments}
         with ThreadPoolExecutor(READERS) as readers:
             lacking = (one for some in copied.values() for one in some)
-            new = list(readers.map(self._added, (one for one in lacking if one.objects.segment_id not in known)))
+            new = list(
+                readers.map(self._added, (one for one in lacking if one.objects.segment_id not in known))
+            )
         self._events = [self._taken()]
         if state.cuts or state.bundles:
             # A restore from what was before Kafka would lose what Kafka has written.
@@ -202,8 +204,12 @@ class BucketImport:
             try:
                 found[key] = in_offset_order(segments)
             except ValueError as error:
-                raise CannotMove(f"{home}: {error}. Kafka served one of them for the offsets of both") from error
-            check_epochs(home, epochs_in(home), ((one.objects.base, one.end, one.epochs) for one in found[key]))
+                raise CannotMove(
+                    f"{home}: {error}. Kafka served one of them for the offsets of both"
+                ) from error
+            check_epochs(
+                home, epochs_in(home), ((one.objects.base, one.end, one.epochs) for one in found[key])
+            )
         return found
 
     def _added(self, one: CopiedSegment) -> SegmentAdded:

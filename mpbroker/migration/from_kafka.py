@@ -27,7 +27,7 @@ from mpbroker.coordinator.metadata.metadata_records import (
     metadata_batches,
 )
 from mpbroker.coordinator.metadata.state import InconsistentMetadata, MetadataState, lone_partition
-from mpbroker.migration.bucket_export import Bucket, drop_topic, write_log
+from mpbroker.migration.bucket_export import Bucket, drop_topic
 from mpbroker.migration.bucket_import import BucketImport
 from mpbroker.migration.cluster_image import ClusterImage
 from mpbroker.migration.errors import CannotMove
@@ -35,6 +35,7 @@ from mpbroker.migration.exchange import check_exchange, exchange
 from mpbroker.migration.log_dirs import LogDirs, Replicas, epochs_in, held, replicas_in, strays_in
 from mpbroker.migration.metadata_log import quorum_leader, read_image
 from mpbroker.migration.moved import Moved, counts
+from mpbroker.migration.new_log import write_log
 from mpbroker.migration.ownership import read_ownership
 from mpbroker.migration.segment_records import SEGMENTS_TOPIC
 from mpbroker.protocol.messages import ConfigRecord, ProducerIdsRecord, TopicRecord
@@ -113,9 +114,7 @@ def import_(
             with restricted_new_files():
                 _take_over(records, kept, found, begun, tiered)
         count = 0 if tiered is None else tiered.count
-        return Import(
-            **counts(image, found), segments=count, left=left, kept=str(kept), log_dirs=log_dirs
-        )
+        return Import(**counts(image, found), segments=count, left=left, kept=str(kept), log_dirs=log_dirs)
 
 
 # ---- refusals

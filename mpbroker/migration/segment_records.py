@@ -56,7 +56,7 @@ class CopiedSegment(NamedTuple):
     size: int
 
 
-def metadata_partition(topic_id: bytes, partition: int, count: int = PARTITIONS) -> int:
+def metadata_partition(topic_id: bytes, partition: int, count: int) -> int:
     """Return the partition of the topic, of `count`, that has the records of a partition of another topic."""
     most, least = struct.unpack(">QQ", topic_id)
     hashes = [(one ^ one >> 32) & 0xFFFFFFFF for one in (least, most)]

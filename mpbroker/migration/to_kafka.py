@@ -103,10 +103,7 @@ def export(
                     tiered.close_ledger()
                 for path, data in files.items():
                     write_whole(path, data)
-        notes = [
-            f"{path} belongs to no topic; Kafka will set it aside"
-            for path in strays_in(image, there)
-        ]
+        notes = [f"{path} belongs to no topic; Kafka will set it aside" for path in strays_in(image, there)]
         settings = [*_settings(image, found, controller), *(() if tiered is None else tiered.settings())]
         return Export(**done, files=list(map(str, files)), notes=notes, settings=settings)
 

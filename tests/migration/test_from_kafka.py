@@ -198,8 +198,9 @@ def test_other_replicas(tmp_path: Path) -> None:
 
 def test_tiered_storage(tmp_path: Path) -> None:
     more = encoded(ConfigRecord(2, "orders", "remote.storage.enable", "true"))
-    assert "topics with tiered storage have records elsewhere: orders" in refused(
-        KafkaDirectory(tmp_path, more=more).write()
+    assert (
+        "topics have records in an object store: orders. Import it, too, with mpbroker remote import"
+        in refused(KafkaDirectory(tmp_path, more=more).write())
     )
 
 
@@ -367,7 +368,7 @@ def unable(*_: object) -> NoReturn:
 
 @pytest.mark.parametrize(
     ("part", "fails", "error"),
-    [("exchange.exchange", unable, CannotMove), ("from_kafka.load", full, OSError)],
+    [("exchange.exchange", unable, CannotMove), ("new_log.load", full, OSError)],
 )
 def test_a_failure_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, fails: Callable[..., Any], error: type
