@@ -1,4 +1,4 @@
-"""The object store of an import: mpbroker goes on with the segments that Apache Kafka and Aiven's plug-in wrote.
+"""The object store of an import: mpbroker goes on with segments that Kafka and Aiven's plug-in wrote.
 
 Kafka's topic `__remote_log_metadata` says which segments there are, their manifests how they are stored. They
 enter the ledger under their names, and no object is copied. One entry does it all, and makes the imported
@@ -73,7 +73,10 @@ class BucketImport:
         self.count = 0
 
     def take_back(self, *, is_dry: bool) -> None:
-        """Take back what was exported, and no Kafka was started on. Raises CannotMove, StoreError, OSError."""
+        """Take back what was exported, and no Kafka was started on.
+
+        Raises CannotMove, StoreError, StoreUnfit, OSError.
+        """
         self._read_ledger()
         if self._reader.last is None:
             raise CannotMove(f"{self._found.home} is mpbroker's already: start mpbroker on it")
@@ -225,8 +228,8 @@ class BucketImport:
             raise CannotMove(f"{self._bucket.url}: {error}. Kafka's records name its segment") from error
         if not size == log_size == one.size or len(indexes) != sum(parts):
             raise CannotMove(
-                f"{self._bucket.url}: {objects.log} has {log_size} bytes and its indexes {len(indexes)}; Kafka's "
-                f"records say {one.size} and its manifest {size} and {sum(parts)}"
+                f"{self._bucket.url}: {objects.log} has {log_size} bytes and its indexes {len(indexes)}; "
+                f"Kafka's records say {one.size}, and its manifest {size} and {sum(parts)}"
             )
         return SegmentAdded(
             topic_id=objects.topic_id,

@@ -142,9 +142,9 @@ def _check_alone(image: ClusterImage, found: LogDirs, *, has_bucket: bool) -> No
         )
     if image.tiered and not has_bucket:
         raise CannotMove(
-            f"{found.metadata}: topics have records in an object store: {_some(image.tiered)}. Import it, too, "
-            "with mpbroker remote import --url URL, if Aiven's plug-in wrote it; or turn tiered storage off "
-            "with remote.log.delete.on.disable=true, or copy these topics with MirrorMaker"
+            f"{found.metadata}: topics have records in an object store: {_some(image.tiered)}. Import it, "
+            "too, with mpbroker remote import --url URL, if Aiven's plug-in wrote it; or turn tiered storage "
+            "off with remote.log.delete.on.disable=true, or copy these topics with MirrorMaker"
         )
 
 

@@ -7,7 +7,7 @@ Each segment has a record of what it is, written when its copy begins, and one f
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -124,10 +124,9 @@ def _apply(value: bytes, there: dict[bytes, tuple[_State, CopiedSegment]]) -> No
         return
     state = _state_after_custom_metadata(value, position + _WHEN.size)
     # Kafka drops updates of segments that it no longer has, too.
-    before, segment = there.get(segment_id, (state, None))
-    if segment is not None and before < state:
+    if segment_id in there and there[segment_id][0] < state:
         # Behind those that are finished already.
-        del there[segment_id]
+        _, segment = there.pop(segment_id)
         if state is not _State.DELETE_SEGMENT_FINISHED:
             there[segment_id] = state, segment
 
@@ -138,7 +137,7 @@ def _state_after_custom_metadata(value: bytes, position: int) -> _State:
     return _State(value[position + max(size - 1, 0)])
 
 
-def in_offset_order(segments: Iterable[CopiedSegment]) -> Sequence[CopiedSegment]:
+def in_offset_order(segments: Iterable[CopiedSegment]) -> list[CopiedSegment]:
     """Return a partition's segments by offset, without those that a later copy replaces.
 
     As in Kafka a later copy replaces those that lie within it. Raises ValueError if other ones overlap.

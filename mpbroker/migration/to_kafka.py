@@ -73,8 +73,8 @@ def export(
         image = read_image(found.metadata, is_log_whole=True)
         if image.tiered and bucket is None:
             raise CannotMove(
-                f"{found.metadata}: topics have records in an object store: {', '.join(image.tiered)}. Export "
-                "it, too, with mpbroker remote export --url URL, for a Kafka with Aiven's plug-in"
+                f"{found.metadata}: topics have records in an object store: {', '.join(image.tiered)}. "
+                "Export it, too, with mpbroker remote export --url URL, for a Kafka with Aiven's plug-in"
             )
         if image.unknown:
             types = ", ".join(map(str, sorted(image.unknown)))

@@ -73,7 +73,7 @@ def test_kafka_gets_the_segments_and_the_ledger_is_closed(ours: ExportedBucket) 
     assert "rsm.config.storage.s3.bucket.name=bucket" in done.settings
     assert "rsm.config.key.prefix=some/prefix/" in done.settings
     ledger = Ledger(LedgerReader(ours.store), OwnerFile(ours.path))
-    with pytest.raises(Fenced, match="Apache Kafka may write to the object store.* mpbroker remote import"):
+    with pytest.raises(Fenced, match=r"Apache Kafka may write to the object store.* mpbroker remote import"):
         ledger.start(Started(DIRECTORY_ID, 1, "host"))
     # It can be done again.
     entries = ours.store.objects.keys()

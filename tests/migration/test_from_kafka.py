@@ -198,10 +198,8 @@ def test_other_replicas(tmp_path: Path) -> None:
 
 def test_tiered_storage(tmp_path: Path) -> None:
     more = encoded(ConfigRecord(2, "orders", "remote.storage.enable", "true"))
-    assert (
-        "topics have records in an object store: orders. Import it, too, with mpbroker remote import"
-        in refused(KafkaDirectory(tmp_path, more=more).write())
-    )
+    says = "topics have records in an object store: orders. Import it, too, with mpbroker remote import"
+    assert says in refused(KafkaDirectory(tmp_path, more=more).write())
 
 
 def test_an_unclean_stop(tmp_path: Path) -> None:

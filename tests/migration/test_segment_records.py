@@ -73,7 +73,23 @@ def test_a_later_copy_replaces_those_within_it() -> None:
             in_offset_order([*some, overlapping])
 
 
-@pytest.mark.parametrize(("topic_id", "partition", "count", "expected"), [])
+@pytest.mark.parametrize(
+    ("topic_id", "partition", "count", "expected"),
+    [
+        ("lZ6vvmajTWKDBUTV6SQAtQ", 0, 50, 9),
+        ("lZ6vvmajTWKDBUTV6SQAtQ", 1, 3, 0),
+        ("lZ6vvmajTWKDBUTV6SQAtQ", 7, 50, 43),
+        ("lZ6vvmajTWKDBUTV6SQAtQ", 1000000, 50, 39),
+        ("adh9f8BMS4anaUnD8KWfWg", 0, 50, 19),
+        ("adh9f8BMS4anaUnD8KWfWg", 1, 3, 2),
+        ("adh9f8BMS4anaUnD8KWfWg", 1000000, 50, 23),
+        ("_____________________w", 0, 50, 6),
+        ("_____________________w", 1, 3, 1),
+        ("_____________________w", 1000000, 50, 42),
+        ("AAAAAAAAQACAAAAAAAAADQ", 0, 50, 31),
+        ("AAAAAAAAQACAAAAAAAAADQ", 7, 50, 19),
+    ],
+)
 def test_the_partition_is_the_one_where_kafka_looks(
     topic_id: str, partition: int, count: int, expected: int
 ) -> None:
@@ -88,4 +104,14 @@ def test_kafkas_classes_read_them(tmp_path: Path) -> None:
     path = tmp_path / "00000000000000000000.log"
     path.write_bytes(b"".join(metadata_batches(records_of(one, 3, 5), 1)))
     printed = dump("--remote-log-metadata-decoder", "--files", str(path))
-    print(printed)
+    first, second = (line.split("payload: ")[1] for line in printed.splitlines() if "payload: " in line)
+    segment_id = "RemoteLogSegmentId{topicIdPartition=AAECAwQFBgcICQoLDA0ODw:topic-0, id=AAAAAAAAAAAAAAAKAAAAAA}"
+    assert first == (
+        f"RemoteLogSegmentMetadata{{remoteLogSegmentId={segment_id}, startOffset=10, endOffset=19, brokerId=3, "
+        "maxTimestampMs=10, eventTimestampMs=5, segmentLeaderEpochs={0=10}, segmentSizeInBytes=1000, "
+        "customMetadata=Optional.empty, state=COPY_SEGMENT_STARTED, txnIdxEmpty=true}"
+    )
+    assert second == (
+        f"RemoteLogSegmentMetadataUpdate{{remoteLogSegmentId={segment_id}, customMetadata=Optional.empty, "
+        "state=COPY_SEGMENT_FINISHED, eventTimestampMs=5, brokerId=3}"
+    )

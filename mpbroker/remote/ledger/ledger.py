@@ -236,8 +236,8 @@ class Ledger:
             self._check_owner(reader.last)
             if reader.state.exported is not None:
                 self._refuse(
-                    f"Apache Kafka may write to the object store: it was exported, {_described(reader.last)}. "
-                    "Start Kafka, or take it back with mpbroker remote import"
+                    "Apache Kafka may write to the object store: it was exported, "
+                    f"{_described(reader.last)}. Start Kafka, or take it back with mpbroker remote import"
                 )
             if reader.read_format() is None:
                 raise LedgerDamaged(f"{FORMAT_NAME} is missing, {entry_name(1)} is there")

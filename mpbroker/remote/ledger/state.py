@@ -75,8 +75,8 @@ class RemoteState:
 
     `cuts` are those that are kept, the oldest first. `bundles` are what they are made of, each with the
     `after` of the first cut that named it no longer, or None. `leader` is who writes the ledger, `standbys`
-    are by broker id. `exported` says who has given the store to Apache Kafka. `snapshots` are those that the ledger names, `firsts` the entries that begin a start or
-    a generation.
+    are by broker id. `exported` says who has given the store to Apache Kafka. `snapshots` are those that the
+    ledger names, `firsts` the entries that begin a start or a generation.
     """
 
     def __init__(self) -> None:
@@ -116,9 +116,9 @@ class RemoteState:
 
     def check(self, events: Sequence[Event]) -> None:
         """Raise EventRefused if one of the events contradicts the state after those before it."""
-        first = events[0] if events else None
-        if self.exported is not None and not (isinstance(first, TakenOver) and first.imported):
-            raise EventRefused(f"{first} follows {self.exported}: only an import may")
+        begins = events[0] if events else None
+        if self.exported is not None and not (isinstance(begins, TakenOver) and begins.imported):
+            raise EventRefused(f"{begins} follows {self.exported}: only an import may")
         topics: ChainMap[bytes, RemoteTopic] = ChainMap({}, self.topics)
         log_starts: ChainMap[tuple[bytes, int], int] = ChainMap({}, self.log_starts)
         added: dict[tuple[bytes, int], list[SegmentAdded]] = {}

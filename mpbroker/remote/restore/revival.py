@@ -61,7 +61,7 @@ def _copied(store: ObjectStore, one: SegmentAdded, broker_id: int, time_ms: int)
 
 
 def _checked(store: ObjectStore, name: str, size: int, crc: int | None) -> Iterator[bytes]:
-    """Yield the bytes of an object. Raises StoreError if they are not those of its checksum, if it has one."""
+    """Yield the bytes of an object. Raises StoreError if they are not those of a checksum."""
     found = 0
     for start in range(0, size, _READ_BYTES):
         data = store.get(name, start, min(_READ_BYTES, size - start))
