@@ -82,12 +82,11 @@ class BucketExport:
         except (Fenced, LedgerDamaged, OwnerDamaged) as error:
             raise CannotMove(f"{self._bucket.url}: {error}") from error
         for (topic_id, partition), segments in sorted(self._reader.state.segments.items()):
-            path = there.get((image.topics.get(topic_id, ""), partition))
-            if path is None:
-                # The topic is deleted.
-                continue
-            _check_follows(path, segments)
-            self.segments += segments
+            topic = image.topics.get(topic_id, "")
+            # Others are deleted, or no longer tiered: an import has their objects removed.
+            if topic in image.tiered:
+                _check_follows(there[topic, partition], segments)
+                self.segments += segments
         _add_topic(image, self._found, self._topic_id)
 
     def _open(self, *, is_dry: bool) -> None:
@@ -141,12 +140,13 @@ class BucketExport:
         """Yield lines for Kafka's server.properties."""
         yield from (
             "remote.log.storage.system.enable=true",
+            "# the listener by which Kafka reaches itself, and where Aiven's plug-in is: its core, and the part",
+            "# for this object store",
             "remote.log.metadata.manager.listener.name=PLAINTEXT",
+            "remote.log.storage.manager.class.path=/opt/tiered-storage/core/*:/opt/tiered-storage/storage/*",
             "rlmm.config.remote.log.metadata.topic.replication.factor=1",
             "rlmm.config.remote.log.metadata.topic.min.isr=1",
             f"rlmm.config.remote.log.metadata.topic.num.partitions={PARTITIONS}",
-            "# where Aiven's plug-in is installed: its core, and the part for this object store",
-            "remote.log.storage.manager.class.path=/opt/tiered-storage/core/*:/opt/tiered-storage/storage/*",
             "remote.log.storage.manager.class.name=io.aiven.kafka.tieredstorage.RemoteStorageManager",
             f"rsm.config.chunk.size={CHUNK_BYTES}",
         )

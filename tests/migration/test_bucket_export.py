@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,9 @@ from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.metadata_log import read_image
 from mpbroker.migration.segment_records import SEGMENTS_TOPIC, finished_segments, metadata_partition
 from mpbroker.migration.to_kafka import Export, export
-from mpbroker.remote.ledger.events import Started
-from mpbroker.remote.ledger.ledger import Fenced, Ledger
+from mpbroker.remote.ledger.ledger import Fenced
 from mpbroker.remote.ledger.owner import OwnerFile
-from mpbroker.remote.ledger.reader import LedgerReader
+from mpbroker.remote.store.directory import DirectoryStore
 from mpbroker.remote.store.object_store import StoreError
 from mpbroker.storage.checkpoints import read_topic_id, write_epochs
 from mpbroker.storage.names import REMOTE_OWNER, partition_name, segment_name
@@ -23,10 +23,13 @@ from mpbroker.storage.segments import batches_of
 from tests.support.exported_bucket import URL, ExportedBucket
 from tests.support.fault_store import Fault, FaultStore
 from tests.support.file_trees import tree
-from tests.support.kafka_directory import DIRECTORY_ID
+from tests.support.forms import rounds
+from tests.support.killed_moves import killed_at
 from tests.support.killing_store import Killed, KillingStore
 
 PARTITIONS = 3
+# Each step in the long form.
+STEP = 200 // rounds(200)
 
 
 @pytest.fixture(autouse=True)
@@ -50,18 +53,18 @@ def values(ours: ExportedBucket, number: int) -> list[bytes]:
     return [bytes(record.value or b"") for batch in batches for record in batch.records()]
 
 
-def check_exported(ours: ExportedBucket) -> None:
+def check_exported(ours: ExportedBucket, partitions: int = PARTITIONS) -> None:
     image = read_image(ours.kafka.metadata)
     topic_id = next(key for key, name in image.topics.items() if name == SEGMENTS_TOPIC)
-    assert len(image.partitions[topic_id]) == PARTITIONS
+    assert len(image.partitions[topic_id]) == partitions
     assert image.configs[2, "orders"] == {"remote.storage.enable": "true"}
     found = [
-        [one.objects.base for one in finished_segments(values(ours, number))] for number in range(PARTITIONS)
+        [one.objects.base for one in finished_segments(values(ours, number))] for number in range(partitions)
     ]
-    wanted: list[list[int]] = [[] for _ in range(PARTITIONS)]
-    wanted[metadata_partition(ours.topic_id, 0, PARTITIONS)] = [0, 3]
+    wanted: list[list[int]] = [[] for _ in range(partitions)]
+    wanted[metadata_partition(ours.topic_id, 0, partitions)] = [0, 3]
     assert found == wanted
-    for number in range(PARTITIONS):
+    for number in range(partitions):
         assert read_topic_id(ours.path / partition_name(SEGMENTS_TOPIC, number)) == topic_id
     assert ours.state().exported is not None
 
@@ -72,20 +75,19 @@ def test_kafka_gets_the_segments_and_the_ledger_is_closed(ours: ExportedBucket) 
     check_exported(ours)
     assert "rsm.config.storage.s3.bucket.name=bucket" in done.settings
     assert "rsm.config.key.prefix=some/prefix/" in done.settings
-    ledger = Ledger(LedgerReader(ours.store), OwnerFile(ours.path))
     with pytest.raises(Fenced, match=r"Apache Kafka may write to the object store.* mpbroker remote import"):
-        ledger.start(Started(DIRECTORY_ID, 1, "host"))
+        ours.started()
     # It can be done again.
-    entries = ours.store.objects.keys()
+    entries = ours.memory.objects.keys()
     exported(ours)
     check_exported(ours)
-    assert ours.store.objects.keys() == entries
+    assert ours.memory.objects.keys() == entries
 
 
 def test_a_dry_run_changes_nothing(ours: ExportedBucket) -> None:
-    before, objects = tree(ours.path), dict(ours.store.objects)
+    before, objects = tree(ours.path), dict(ours.memory.objects)
     assert exported(ours, is_dry=True).segments == 2
-    assert (tree(ours.path), ours.store.objects) == (before, objects)
+    assert (tree(ours.path), ours.memory.objects) == (before, objects)
 
 
 @pytest.mark.parametrize("is_applied", [False, True])
@@ -101,6 +103,21 @@ def test_after_a_kill_at_any_request_it_can_be_done_again(tmp_path: Path, is_app
         check_exported(ours)
         at += 1
     assert at > 6
+
+
+def test_after_a_kill_at_any_step_it_can_be_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_export, "PARTITIONS", 1)
+    for step in count(0, STEP):
+        store = tmp_path / str(step) / "store"
+        store.mkdir(parents=True)
+        ours = ExportedBucket(store.with_name("data"), directory=DirectoryStore(store))
+        if not killed_at(lambda ours=ours: exported(ours), step):
+            break
+        exported(ours)
+        check_exported(ours, 1)
+    assert step > 30
 
 
 def test_a_store_that_fails_leaves_the_broker_its_ledger(ours: ExportedBucket) -> None:

@@ -3,31 +3,43 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 
 import pytest
 
+from mpbroker.cli.errors import CliError
+from mpbroker.cli.host import migration
 from mpbroker.migration.bucket_export import Bucket
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.from_kafka import Import, import_
 from mpbroker.migration.segment_records import SEGMENTS_TOPIC
 from mpbroker.migration.to_kafka import export
-from mpbroker.remote.ledger.events import Started
-from mpbroker.remote.ledger.ledger import Ledger
-from mpbroker.remote.ledger.owner import OwnerFile
-from mpbroker.remote.ledger.reader import LedgerReader
+from mpbroker.remote.store.directory import DirectoryStore
+from mpbroker.remote.store.self_test import StoreUnfit, check_store
 from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
 from mpbroker.storage.remote_segments import read_remote_segments
 from tests.migration.test_bucket_export import few_partitions as few_partitions
 from tests.support.exported_bucket import URL, ExportedBucket
+from tests.support.fault_store import FaultStore
 from tests.support.file_trees import tree
-from tests.support.kafka_directory import DIRECTORY_ID
+from tests.support.forms import rounds
+from tests.support.killed_moves import killed_at
 from tests.support.killing_store import Killed, KillingStore
 
+# Each step in the long form.
+STEP = 200 // rounds(200)
 
-def handed_over(path: Path) -> ExportedBucket:
+
+@pytest.fixture(autouse=True)
+def fit_stores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test of the store makes many requests, and has tests of its own."""
+    monkeypatch.setattr("mpbroker.migration.bucket_import.check_store", lambda _store: None)
+
+
+def handed_over(path: Path, directory: DirectoryStore | None = None) -> ExportedBucket:
     """Return a Kafka's directory and bucket: it has deleted the first segment, and copied two more."""
-    made = ExportedBucket(path)
+    made = ExportedBucket(path, directory=directory)
     export([made.path], ("localhost", 9093), is_dry=False, bucket=made.bucket)
     _, finished = made.copied(0, 3)
     deleted = [finished[:-2] + bytes([state, 0]) for state in (2, 3)]
@@ -51,16 +63,15 @@ def check_ours(ours: ExportedBucket, bases: list[int]) -> None:
     assert [one.base for one in read_remote_segments(ours.home)] == bases
     assert not list(ours.path.glob(f"{SEGMENTS_TOPIC}-*"))
     assert ours.state().exported is None
-    ledger = Ledger(LedgerReader(ours.store), OwnerFile(ours.path))
-    ledger.start(Started(DIRECTORY_ID, 1, "host"))
+    ours.started()
 
 
 def test_segments_enter_the_ledger_under_their_names(kafkas: ExportedBucket) -> None:
-    objects = {name: body for name, body in kafkas.store.objects.items() if not name.startswith("mpbroker/")}
+    objects = {name: body for name, body in kafkas.memory.objects.items() if not name.startswith("mpbroker/")}
     done = imported(kafkas)
     assert (done.topics, done.segments, done.left) == (1, 3, [])
     check_ours(kafkas, [3, 6, 8])
-    assert objects.items() <= kafkas.store.objects.items()
+    assert objects.items() <= kafkas.memory.objects.items()
     new = kafkas.state().segments_of(kafkas.topic_id, 0)[-1]
     assert (new.end, new.log_crc, new.epochs) == (10, None, ((3, 8),))
     assert new.is_log(5)
@@ -69,8 +80,8 @@ def test_segments_enter_the_ledger_under_their_names(kafkas: ExportedBucket) -> 
 
 
 def test_a_bucket_that_had_no_ledger_gets_one(kafkas: ExportedBucket) -> None:
-    for name in [name for name in kafkas.store.objects if name.startswith("mpbroker/")]:
-        del kafkas.store.objects[name]
+    for name in [name for name in kafkas.memory.objects if name.startswith("mpbroker/")]:
+        del kafkas.memory.objects[name]
     imported(kafkas)
     check_ours(kafkas, [3, 6, 8])
 
@@ -84,14 +95,13 @@ def test_an_export_that_no_kafka_has_used_is_taken_back(tmp_path: Path) -> None:
     assert ours.state().exported is not None
     assert imported(ours).kept == ""
     assert ours.bases() == [0, 3]
-    check_owner = Ledger(LedgerReader(ours.store), OwnerFile(ours.path))
-    check_owner.start(Started(DIRECTORY_ID, 1, "host"))
+    ours.started()
 
 
 def test_a_dry_run_changes_nothing(kafkas: ExportedBucket) -> None:
-    before, objects = tree(kafkas.path), dict(kafkas.store.objects)
+    before, objects = tree(kafkas.path), dict(kafkas.memory.objects)
     assert imported(kafkas, is_dry=True).segments == 3
-    assert (tree(kafkas.path), kafkas.store.objects) == (before, objects)
+    assert (tree(kafkas.path), kafkas.memory.objects) == (before, objects)
 
 
 @pytest.mark.parametrize("is_applied", [False, True])
@@ -107,6 +117,28 @@ def test_after_a_kill_at_any_request_it_can_be_done_again(tmp_path: Path, is_app
         check_ours(ours, [3, 6, 8])
         at += 1
     assert at > 10
+
+
+def test_after_a_kill_at_any_step_it_can_be_done_again(tmp_path: Path) -> None:
+    for step in count(0, STEP):
+        store = tmp_path / str(step) / "store"
+        store.mkdir(parents=True)
+        ours = handed_over(store.with_name("data"), DirectoryStore(store))
+        if not killed_at(lambda ours=ours: imported(ours), step):
+            break
+        imported(ours)
+        check_ours(ours, [3, 6, 8])
+    assert step > 60
+
+
+def test_a_store_that_breaks_its_promises_is_not_taken(
+    kafkas: ExportedBucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mpbroker.migration.bucket_import.check_store", check_store)
+    monkeypatch.setattr(kafkas.memory, "create", lambda *_: True)
+    with pytest.raises(StoreUnfit):
+        imported(kafkas)
+    assert kafkas.state().exported is not None
 
 
 def test_kafka_may_go_on_after_a_killed_import(
@@ -130,7 +162,7 @@ def test_kafka_may_go_on_after_a_killed_import(
 def manifest(change: Callable[[bytes], bytes]) -> Callable[[ExportedBucket], None]:
     def apply(ours: ExportedBucket) -> None:
         name = ours.put(8, 10).objects.manifest
-        ours.store.objects[name] = change(ours.store.objects[name])
+        ours.memory.objects[name] = change(ours.memory.objects[name])
 
     return apply
 
@@ -162,7 +194,33 @@ def test_what_cannot_be_taken_over_is_named(
     kafkas: ExportedBucket, break_it: Callable[[ExportedBucket], None], says: str
 ) -> None:
     break_it(kafkas)
-    objects = dict(kafkas.store.objects)
+    objects = dict(kafkas.memory.objects)
     with pytest.raises(CannotMove, match=says):
         imported(kafkas)
-    assert kafkas.store.objects == objects
+    assert kafkas.memory.objects == objects
+
+
+def test_the_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    url, ours = f"file://{store}", ExportedBucket(tmp_path / "data", directory=DirectoryStore(store))
+    migration.remote_export([ours.path], url)
+    printed = capsys.readouterr().out
+    assert "0 delegation tokens, 2 segments in the object store\n" in printed
+    assert f"  rsm.config.storage.root={store}\n" in printed
+    migration.remote_import([ours.path], url)
+    printed = capsys.readouterr().out
+    assert f"-o remote.log.storage.system.enable=true -o mpbroker.remote.url={url}\n" in printed
+    assert "Kafka's metadata" not in printed
+    ours.started()
+    with pytest.raises(CliError, match=r"and was not exported.* Nothing was changed"):
+        migration.remote_import([ours.path], url)
+    with pytest.raises(CliError, match="--url names no store"):
+        migration.remote_export([ours.path], "bucket")
+    down = FaultStore(ours.store)
+    down.is_down = True
+    monkeypatch.setattr(migration, "open_store", lambda *_: down)
+    with pytest.raises(CliError, match="Run the same command again when the object store answers"):
+        migration.remote_export([ours.path], url)

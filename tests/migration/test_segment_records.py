@@ -105,11 +105,14 @@ def test_kafkas_classes_read_them(tmp_path: Path) -> None:
     path.write_bytes(b"".join(metadata_batches(records_of(one, 3, 5), 1)))
     printed = dump("--remote-log-metadata-decoder", "--files", str(path))
     first, second = (line.split("payload: ")[1] for line in printed.splitlines() if "payload: " in line)
-    segment_id = "RemoteLogSegmentId{topicIdPartition=AAECAwQFBgcICQoLDA0ODw:topic-0, id=AAAAAAAAAAAAAAAKAAAAAA}"
+    segment_id = (
+        "RemoteLogSegmentId{topicIdPartition=AAECAwQFBgcICQoLDA0ODw:topic-0, id=AAAAAAAAAAAAAAAKAAAAAA}"
+    )
     assert first == (
-        f"RemoteLogSegmentMetadata{{remoteLogSegmentId={segment_id}, startOffset=10, endOffset=19, brokerId=3, "
-        "maxTimestampMs=10, eventTimestampMs=5, segmentLeaderEpochs={0=10}, segmentSizeInBytes=1000, "
-        "customMetadata=Optional.empty, state=COPY_SEGMENT_STARTED, txnIdxEmpty=true}"
+        f"RemoteLogSegmentMetadata{{remoteLogSegmentId={segment_id}, startOffset=10, endOffset=19, "
+        "brokerId=3, maxTimestampMs=10, eventTimestampMs=5, segmentLeaderEpochs={0=10}, "
+        "segmentSizeInBytes=1000, customMetadata=Optional.empty, state=COPY_SEGMENT_STARTED, "
+        "txnIdxEmpty=true}"
     )
     assert second == (
         f"RemoteLogSegmentMetadataUpdate{{remoteLogSegmentId={segment_id}, customMetadata=Optional.empty, "

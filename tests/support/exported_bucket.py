@@ -23,6 +23,8 @@ from mpbroker.remote.ledger.ledger import Ledger
 from mpbroker.remote.ledger.owner import OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.state import RemoteState
+from mpbroker.remote.store.directory import DirectoryStore
+from mpbroker.remote.store.object_store import ObjectStore
 from mpbroker.storage.checkpoints import put_id_and_epochs, write_epochs
 from mpbroker.storage.names import partition_name, segment_name
 from tests.support.fault_store import MemoryStore
@@ -34,10 +36,14 @@ PARTS = IndexSizes(8, 12, 5, 7, 0)
 
 @dataclass
 class ExportedBucket:
-    """Partition 0 of `orders` has offsets 0 to 5 in the store alone, in two segments, and 6 to 11 here."""
+    """Partition 0 of `orders` has offsets 0 to 5 in the store alone, in two segments, and 6 to 11 here.
+
+    The store is in memory, or the directory.
+    """
 
     path: Path
-    store: MemoryStore = field(default_factory=MemoryStore)
+    memory: MemoryStore = field(default_factory=MemoryStore)
+    directory: DirectoryStore | None = None
 
     def __post_init__(self) -> None:
         self.kafka = KafkaDirectory(self.path).write()
@@ -47,10 +53,12 @@ class ExportedBucket:
         shutil.rmtree(self.home)
         self.home.mkdir()
         self.kafka_partition(6)
-        self.ledger = Ledger(LedgerReader(self.store), OwnerFile(self.path))
-        self.ledger.start(Started(DIRECTORY_ID, NODE, "host"))
         topic = TopicSet("orders", self.topic_id, 2, {"remote.storage.enable": "true"})
-        self.ledger.append([topic, self.put(0, 3), self.put(3, 6)])
+        self.started().append([topic, self.put(0, 3), self.put(3, 6)])
+
+    @property
+    def store(self) -> ObjectStore:
+        return self.directory or self.memory
 
     @property
     def bucket(self) -> Bucket:
@@ -97,8 +105,15 @@ class ExportedBucket:
             broker_id=NODE,
             time_ms=1,
         )
-        self.store.objects |= {names.log: log, names.indexes: indexes, names.manifest: body}
+        for name, data in ((names.log, log), (names.indexes, indexes), (names.manifest, body)):
+            self.store.put(name, [data], len(data))
         return event
+
+    def started(self) -> Ledger:
+        """Begin to write the ledger, as a broker that starts on the directory. Raises Fenced."""
+        ledger = Ledger(LedgerReader(self.store), OwnerFile(self.path))
+        ledger.start(Started(DIRECTORY_ID, NODE, "host"))
+        return ledger
 
     def state(self) -> RemoteState:
         reader = LedgerReader(self.store)

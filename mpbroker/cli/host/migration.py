@@ -169,12 +169,12 @@ def _members(done: Moved) -> dict[str, object]:
 
 def _print_counts(done: Moved, what: str) -> None:
     parts = [
-        *([counted(done.segments, "segment") + " of the object store"] if done.segments else []),
         counted(done.topics, "topic") + f" with {counted(done.partitions, 'partition')}",
         counted(done.users, "SCRAM user"),
         counted(done.acls, "ACL"),
         counted(done.quotas, "quota"),
         counted(done.tokens, "delegation token"),
+        *([counted(done.segments, "segment") + " in the object store"] if done.segments else []),
     ]
     sys.stdout.write(f"cluster {done.cluster_id}, node {done.node_id}\n{what}: {', '.join(parts)}\n")
 
