@@ -140,8 +140,8 @@ class BucketExport:
         """Yield lines for Kafka's server.properties."""
         yield from (
             "remote.log.storage.system.enable=true",
-            "# the listener by which Kafka reaches itself, and where Aiven's plug-in is: its core, and the part",
-            "# for this object store",
+            "# the listener by which Kafka reaches itself; where Aiven's plug-in is, its core and the part",
+            "# for this object store:",
             "remote.log.metadata.manager.listener.name=PLAINTEXT",
             "remote.log.storage.manager.class.path=/opt/tiered-storage/core/*:/opt/tiered-storage/storage/*",
             "rlmm.config.remote.log.metadata.topic.replication.factor=1",

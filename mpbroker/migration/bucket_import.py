@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -32,6 +32,7 @@ from mpbroker.protocol.wire import MalformedMessage
 from mpbroker.records.batch import checksum
 from mpbroker.records.errors import CorruptBatch
 from mpbroker.remote.layout.manifest import ManifestRefused, decode_manifest
+from mpbroker.remote.layout.object_names import parse_object
 from mpbroker.remote.ledger.claim import new_claim, settle
 from mpbroker.remote.ledger.entries import FORMAT, LedgerDamaged
 from mpbroker.remote.ledger.events import (
@@ -48,6 +49,7 @@ from mpbroker.remote.ledger.state import EventRefused, segments_file
 from mpbroker.remote.restore.take_over import TakenLedger, write_owner
 from mpbroker.remote.store.object_store import ObjectMissing
 from mpbroker.remote.store.self_test import check_store
+from mpbroker.remote.tier.collector import orphans
 from mpbroker.storage import names
 from mpbroker.storage.remote_segments import write_remote_segments
 from mpbroker.storage.segments import batches_of, segments_of
@@ -81,6 +83,13 @@ class BucketImport:
         if self._reader.last is None:
             raise CannotMove(f"{self._found.home} is mpbroker's already: start mpbroker on it")
         self.count = sum(map(len, self._reader.state.segments.values()))
+        exported_ms = self._reader.last.time_ms
+        for one in orphans(self._store, self._reader.state):
+            if one.modified_ms > exported_ms:
+                raise CannotMove(
+                    f"{self._bucket.url}: {one.name} is younger than the export: a Kafka has used other "
+                    "directories than these. Import those"
+                )
         if not is_dry:
             self._events = [self._taken()]
             self.claim()
@@ -97,6 +106,7 @@ class BucketImport:
         copied = self._copied(image, there)
         self.count = sum(map(len, copied.values()))
         topics = {topic_id: name for topic_id, name in image.topics.items() if name != SEGMENTS_TOPIC}
+        self._check_prefix(topics)
         known = {one.segment_id for segments in state.segments.values() for one in segments}
         with ThreadPoolExecutor(READERS) as readers:
             lacking = (one for some in copied.values() for one in some)
@@ -155,6 +165,19 @@ class BucketImport:
     def finish(self) -> None:
         """Remove Kafka's records of segments: the ledger has them. Raises OSError."""
         remove_topic(self._found)
+
+    def _check_prefix(self, topics: Container[bytes]) -> None:
+        """Check that all segments are of this cluster: the broker deletes those that its ledger lacks."""
+        state = self._reader.state
+        former = {one.segment.topic_id for one in state.removed.values()} | state.topics.keys()
+        for found in self._store.list(""):
+            objects = parse_object(found.name)
+            if objects is not None and objects.topic_id not in topics and objects.topic_id not in former:
+                raise CannotMove(
+                    f"{self._bucket.url}: {found.name} is of a topic that this Kafka does not have. If "
+                    "another cluster writes there, give each a prefix of its own first; if none does, delete "
+                    "the object"
+                )
 
     def _taken(self) -> TakenOver:
         found = self._found

@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.host import migration
@@ -19,6 +20,7 @@ from mpbroker.remote.store.directory import DirectoryStore
 from mpbroker.remote.store.self_test import StoreUnfit, check_store
 from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
 from mpbroker.storage.remote_segments import read_remote_segments
+from shm.clock import wall_ms
 from tests.migration.test_bucket_export import few_partitions as few_partitions
 from tests.support.exported_bucket import URL, ExportedBucket
 from tests.support.fault_store import FaultStore
@@ -96,6 +98,25 @@ def test_an_export_that_no_kafka_has_used_is_taken_back(tmp_path: Path) -> None:
     assert imported(ours).kept == ""
     assert ours.bases() == [0, 3]
     ours.started()
+
+
+def test_an_export_that_a_kafka_has_used_elsewhere_is_not_taken_back(tmp_path: Path) -> None:
+    """These directories are an older copy: the ledger would lack what Kafka has uploaded."""
+    ours = ExportedBucket(tmp_path / "data")
+    ours.put(6, 8)
+    export([ours.path], ("localhost", 9093), is_dry=False, bucket=ours.bucket)
+    assert imported(ours, is_dry=True).segments == 2, "an upload that was given up is older"
+    ours.memory.now_ms = wall_ms() + 1_000
+    ours.put(6, 8)
+    with pytest.raises(CannotMove, match=r" is younger than the export: .* Import those"):
+        imported(ours)
+
+
+def test_a_prefix_that_another_cluster_uses_is_refused(kafkas: ExportedBucket) -> None:
+    foreign = replace(kafkas.put(0, 3), topic_id=b"f" * 16).objects.log
+    kafkas.memory.put(foreign, [], 0)
+    with pytest.raises(CannotMove, match=rf"{foreign} is of a topic that this Kafka does not have"):
+        imported(kafkas)
 
 
 def test_a_dry_run_changes_nothing(kafkas: ExportedBucket) -> None:

@@ -63,6 +63,20 @@ PLUGINS = (
 )
 
 
+ZSTD = (
+    b'{"version":"1","chunkIndex":{"type":"variable","originalChunkSize":1000000,"originalFileSize":1016464,'
+    b'"transformedChunks":"KLUv/SAOcQAAAAAAAgAPQmEBAAAAQFo="},"segmentIndexes":{'
+    b'"offset":{"position":0,"size":152},"timestamp":{"position":152,"size":204},'
+    b'"producerSnapshot":{"position":356,"size":10},"leaderEpoch":{"position":366,"size":8},'
+    b'"transaction":null},"compression":true,"remoteLogSegmentMetadata":{"txnIdxEmpty":true}}'
+)
+
+
+def test_a_segment_of_compressed_chunks_is_refused() -> None:
+    with pytest.raises(ManifestRefused, match="is compressed as a whole"):
+        decode_manifest(ZSTD)
+
+
 def test_sizes_are_read() -> None:
     assert decode_manifest(manifest()) == (CHUNK_BYTES + 1000, IndexSizes(1, 1, 1, 1, 1))
     assert decode_manifest(PLUGINS) == (1000, IndexSizes(1, 2, 3, 4, 0))
@@ -71,12 +85,8 @@ def test_sizes_are_read() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
-        (b'n":false', b'n":true', "is compressed as a whole"),
-        (
-            b'n":false',
-            b'n":false,"encryption":{"dataKey":"id:AQ==","aad":"CgsMDQ=="}',
-            "encrypted",
-        ),
+        # As the plug-in writes it with encryption.enabled.
+        (b'n":false', b'n":false,"encryption":{"dataKey":"k1:QGl5==","aad":"jogb=="}', "encrypted"),
         (b'"version":"1"', b'"version":"2"', "has version 2, this version of mpbroker reads 1"),
         (b'"position":6', b'"position":7', "lie in another order"),
         (b'"compression"', b'"compress"', "no manifest that this version knows: .*compression"),
