@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from mpbroker.remote.layout.indexes import IndexSizes
 from mpbroker.remote.layout.object_names import SegmentObjects
 
 
@@ -156,10 +157,9 @@ class TopicRestored(_Event, tag="topic_restored", frozen=True):
 class SegmentAdded(_OfPartition, tag="segment", frozen=True):
     """The objects of a segment are in the store: offsets [base, end) of a partition.
 
-    `size` and `log_crc` (CRC-32C) are those of `.log`, `indexes_crc` that of `.indexes`. Kafka's segments
-    have no `log_crc`: their batches have checksums, too. `index_sizes` are
-    the sizes in bytes of the parts of `.indexes`: offset index, time index, producer snapshot, leader epochs,
-    transaction index. `epochs` are leader epochs with their first offsets.
+    `size` and `log_crc` (CRC-32C) are those of `.log`, `indexes_crc` that of `.indexes`. What Kafka has
+    uploaded has no `log_crc`: its batches have checksums, too. `epochs` are leader epochs with their first
+    offsets.
     """
 
     topic: str
@@ -169,7 +169,7 @@ class SegmentAdded(_OfPartition, tag="segment", frozen=True):
     size: int
     largest_ms: int
     epochs: tuple[tuple[int, int], ...]
-    index_sizes: tuple[int, int, int, int, int]
+    index_sizes: IndexSizes
     has_aborted: bool
     log_crc: int | None
     indexes_crc: int
