@@ -49,12 +49,12 @@ def _copied(store: ObjectStore, one: SegmentAdded, broker_id: int, time_ms: int)
     return copy
 
 
-def _checked(store: ObjectStore, name: str, size: int, crc: int) -> Iterator[bytes]:
-    """Yield the bytes of an object. Raises StoreError if they are not those of its checksum."""
+def _checked(store: ObjectStore, name: str, size: int, crc: int | None) -> Iterator[bytes]:
+    """Yield the bytes of an object. Raises StoreError if they are not those of a checksum."""
     found = 0
     for start in range(0, size, _READ_BYTES):
         data = store.get(name, start, min(_READ_BYTES, size - start))
         found = checksum(data, found) if data else found
         yield data
-    if found != crc:
+    if crc is not None and found != crc:
         raise StoreError(f"{name} is damaged: its checksum is not the ledger's")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.remote.ledger.events import TopicDeleted, TopicRestored
+from mpbroker.remote.ledger.events import Exported, TopicDeleted, TopicRestored
 from mpbroker.remote.ledger.ledger import Fenced, Ledger
 from mpbroker.remote.ledger.owner import OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
@@ -127,6 +127,13 @@ def test_three_owners_in_a_row_have_one_lineage(world: CutWorld) -> None:
             successor(world, late)
     successor(world, owners[2]).append([segment(15)])
     assert bases(read(world.objects)) == [0, 15]
+
+
+def test_a_ledger_that_was_exported_is_not_taken_over(world: CutWorld) -> None:
+    world.ledger.append([Exported("cluster", 1, "host")])
+    with pytest.raises(RestoreRefused, match="Apache Kafka may write to the object store since"):
+        taken(world)
+    assert read(world.objects).state.exported is not None
 
 
 def test_an_owner_that_wrote_a_moment_ago_is_not_replaced(world: CutWorld) -> None:
