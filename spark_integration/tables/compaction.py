@@ -16,21 +16,17 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.types import LongType
 from pyiceberg.utils.properties import property_as_int
 from pyspark.sql import SparkSession
 
-from spark_integration.jobs.frame import JobError
 from spark_integration.tables.commit import RETRIES
 from spark_integration.tables.data_files import ORDER, RowFiles, Written, data_file, row_files
-from spark_integration.tables.store_io import name_in, store_of
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
-    from pyiceberg.schema import Schema
     from pyiceberg.table import Table
 
 # Iceberg's property of a table; its own default is four times as much.
@@ -66,7 +62,7 @@ def compact(spark: SparkSession, table: Table) -> Compacted:
         return Compacted()
     tasks = [(pickle.dumps([file.file_path for file in group]),) for group in chosen]
     frame = spark.createDataFrame(tasks, "paths binary").repartition(len(tasks))
-    rewriting = Rewriting(row_files(table), table.schema())
+    rewriting = Rewriting(row_files(table))
     rows = frame.mapInArrow(rewriting, "written binary").collect()
     old = [file for group in chosen for file in group]
     made = [data_file(table, pickle.loads(row[0])) for row in rows]
@@ -124,7 +120,6 @@ class Rewriting:
     """Makes one file of several. Executors get it pickled: it has no credentials."""
 
     files: RowFiles
-    of_table: Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Rewrite the groups that `mapInArrow` gives; yield one row for each new file."""
@@ -148,15 +143,8 @@ class Rewriting:
 
     def _row_groups(self, urls: Sequence[str]) -> Iterator[pa.Table]:
         schema, waiting, size = self.files.schema, [], 0
-        row = pa.struct(list(schema))
         for url in urls:
-            # Not by the table's FileIO, which has the properties of the catalog, and its secrets.
-            body = store_of(self.files.location).get(name_in(self.files.location, url))
-            file = pq.ParquetFile(pa.BufferReader(body))
-            self._check_names(url, pyarrow_to_schema(file.schema_arrow))
-            for batch in file.iter_batches():
-                # The cast goes by names: it adds columns that are new, and widens, at any depth.
-                rows = pa.RecordBatch.from_struct_array(batch.to_struct_array().cast(row))
+            for rows in self.files.batches(url):
                 waiting.append(rows)
                 size += rows.nbytes
                 if size >= ROW_GROUP_BYTES:
@@ -164,16 +152,6 @@ class Rewriting:
                     waiting, size = [], 0
         if waiting:
             yield pa.Table.from_batches(waiting, schema)
-
-    def _check_names(self, url: str, of_file: Schema) -> None:
-        """Raise JobError if somebody has renamed a column since the file was written, or made it anew."""
-        now = {one: self.of_table.find_column_name(one) for one in self.of_table.field_ids}
-        for field_id in of_file.field_ids:
-            name = of_file.find_column_name(field_id)
-            if now.get(field_id) != name and (field_id in now or name in now.values()):
-                raise JobError(
-                    f"column {name} of {url} has another name or meaning in the table: left as it is"
-                )
 
 
 class _Replace(_OverwriteFiles):
