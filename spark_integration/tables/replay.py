@@ -1,8 +1,8 @@
-"""Writes the records of a raw table back into a topic: keys, values, headers and times, each partition in order.
+"""Writes the records of a raw table back into a topic: keys, values, headers and times, in their order.
 
-A replay goes in steps. Before a step is written, its offsets become an object beside the table's files, created
-only if it is absent: `replay/<name>/<number>.json`. A job that follows one that was killed repeats the newest
-step, and so does a second job at the same time. Thus each record is written at least once; with the sink's
+A replay goes in steps. Before a step is written, its offsets become an object beside the table's files,
+created only if it is absent: `replay/<name>/<number>.json`. After a kill the next job repeats the newest step,
+and so does a second job at the same time. Thus each record is written at least once; with the sink's
 exactlyOnce exactly once, because the sink knows by the step's number whether the step was committed.
 """
 
@@ -72,7 +72,10 @@ class Replayed:
 
 
 class Step(msgspec.Struct, frozen=True):
-    """A step, as in its object: the offsets to write, and those `done` before. `id` is a part of the sink's id."""
+    """A step, as in its object: the offsets to write, and those that are done.
+
+    `id` is a part of the sink's id. The first step has the number 0.
+    """
 
     format: int
     id: str
@@ -140,33 +143,34 @@ def replay(
         raise JobError(f"table {what.table} has no records of a topic yet")
     topic = what.to_topic or until.topic
 
-    def write(step: Step) -> int:
-        # Upkeep deletes files that a table loaded an hour ago has.
-        return _write(_frame(spark, load(), step.spans), what, step)
+    total, records = sum(span.end - span.start for span in until.spans), 0
 
-    total = sum(span.end - span.start for span in until.spans)
-    with watched(spark, notice or Silent(), total):
-        records, steps = in_steps(
-            Steps(table, what.name), topic, until, settings.job.offsets_per_commit, write
-        )
+    def write(step: Step) -> None:
+        nonlocal records
+        # Upkeep deletes files that a table loaded an hour ago has.
+        frame = _frame(spark, load(), step.spans)
+        with watched(spark, notice or Silent(), total, records):
+            records += _write(frame, what, step)
+
+    steps = in_steps(Steps(table, what.name), topic, until, settings.job.offsets_per_commit, write)
     return Replayed(records, steps, topic)
 
 
 def in_steps(
-    steps: Steps, topic: str, until: Covered, most_offsets: int, write: Callable[[Step], int]
-) -> tuple[int, int]:
-    """Write what is left of `until` by `write`; return the numbers of records and steps. Raises JobError."""
-    records = written = 0
+    steps: Steps, topic: str, until: Covered, most_offsets: int, write: Callable[[Step], None]
+) -> int:
+    """Write what is left of `until` by `write`, and return the number of steps. Raises JobError."""
+    written = 0
     step = steps.newest() or Step(FORMAT, uuid.uuid4().hex, topic)
     if step.topic != topic:
         raise JobError(f"the replay of this name writes to {step.topic}, not to {topic}: use another --name")
     while True:
         if step.spans:
-            records += write(step)
+            write(step)
             written += 1
         following = step.following(until, most_offsets)
         if not (step.spans or following.spans):
-            return records, written
+            return written
         step = steps.begin(following)
 
 
@@ -177,16 +181,16 @@ def ahead(done: Covered, until: Covered) -> list[Span]:
     """
     found, ends, starts = [], done.ends(), dict[object, int]()
     for span in until.spans:
-        starts.setdefault(span.log, span.start)
-    for log, last in until.ends().items():
-        start = ends[log].end if log in ends else starts[log]
+        starts.setdefault(span.key, span.start)
+    for key, last in until.ends().items():
+        start = ends[key].end if key in ends else starts[key]
         if start > last.end:
             raise JobError(
                 f"offsets [{last.end}, {start}) of {until.topic}-{last.partition} are written, and a restore "
                 "has removed them from the table: use another --name, and another topic"
             )
         if last.end > start:
-            found.append(Span(*log, start, last.end))
+            found.append(Span(*key, start, last.end))
     return found
 
 
@@ -202,7 +206,7 @@ def _check_raw(table: Table) -> None:
 
 @dataclass(frozen=True)
 class Records:
-    """Reads the records of a step from files of the table. Executors get it pickled: it has no credentials."""
+    """Reads the records of a step from the table's files. Executors get it pickled: it has no credentials."""
 
     files: RowFiles
     spans: tuple[Span, ...]
@@ -250,7 +254,7 @@ def _frame(spark: SparkSession, table: Table, spans: tuple[Span, ...]) -> DataFr
 
 
 def _write(frame: DataFrame, what: ReplaySettings, step: Step) -> int:
-    """Write the records of a step; return their number. One task writes each former partition, in its order."""
+    """Write the records of a step; return their number. One task writes a former partition, in its order."""
     columns = ["key", "value", "headers", "timestamp", *(["partition"] if what.keep_partitions else ())]
     ordered = frame.repartition("partition").sortWithinPartitions("_topic_id", "partition", "offset")
     options = {**what.options, "topic": step.topic}

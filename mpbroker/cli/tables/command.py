@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 tables_app = App(no_args_is_help=True)
 
-Declared = Annotated[
+TablesFile = Annotated[
     Path, option("--tables", "FILE", "Which topics become which tables, in TOML (docs: TABLES).", exists=True)
 ]
 TableName = Annotated[str, typer.Argument(metavar="NAMESPACE.NAME", show_default=False)]
 
 
 @tables_app.command("run")
-def tables_run(tables: Declared, once: Once = False, json: Json = False, master: Master = None) -> None:
+def tables_run(tables: TablesFile, once: Once = False, json: Json = False, master: Master = None) -> None:
     """Bring Iceberg tables up to their topics, each record once.
 
     Each table that lacks records gets one commit an interval. The tables are the only state: the same command
@@ -61,7 +61,7 @@ def tables_run(tables: Declared, once: Once = False, json: Json = False, master:
 
 
 @tables_app.command("status")
-def tables_status(tables: Declared, json: Json = False) -> None:
+def tables_status(tables: TablesFile, json: Json = False) -> None:
     """Print how far each table is, with its size and errors."""
     settings = _settings(tables)
     from mpbroker.spark.tables import statuses
@@ -89,7 +89,7 @@ def tables_status(tables: Declared, json: Json = False) -> None:
 
 
 @tables_app.command("why")
-def tables_why(table: TableName, tables: Declared, json: Json = False) -> None:
+def tables_why(table: TableName, tables: TablesFile, json: Json = False) -> None:
     """Print why a table is behind or incomplete, and what to do.
 
     A job that fails or does not run, offsets that were lost, rows with an error.
@@ -114,7 +114,7 @@ def tables_why(table: TableName, tables: Declared, json: Json = False) -> None:
 @tables_app.command("replay")
 def tables_replay(
     table: TableName,
-    tables: Declared,
+    tables: TablesFile,
     bootstrap: Annotated[str, option("--bootstrap-server -b", "HOST:PORT,…", "Brokers to write to.")],
     to_topic: Annotated[
         str | None, option("--to-topic", "TOPIC", "Into this one; default: the table's own.")
