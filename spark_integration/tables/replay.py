@@ -1,8 +1,8 @@
 """Writes the records of a raw table back into a topic: keys, values, headers and times, in their order.
 
 A replay goes in steps. Before a step is written, its offsets become an object beside the table's files,
-created only if it is absent: `replay/<name>/<number>.json`. After a kill the next job repeats the newest step,
-and so does a second job at the same time. Thus each record is written at least once; with the sink's
+created only if it is absent: `replay/<name>/<number>.json`. The next job after a kill repeats the newest
+step, and so does a second job at the same time. Thus each record is written at least once; with the sink's
 exactlyOnce exactly once, because the sink knows by the step's number whether the step was committed.
 """
 
@@ -35,6 +35,8 @@ from spark_integration.tables.store_io import LOCATION, name_in, store_of
 if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame, SparkSession
+
+    from mpbroker.remote.store.object_store import ObjectStore
 
 FORMAT: Final = 1
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}").fullmatch
@@ -84,9 +86,13 @@ class Step(msgspec.Struct, frozen=True):
     done: tuple[Span, ...] = ()
     spans: tuple[Span, ...] = ()
 
+    def reached(self) -> Covered:
+        """Return the offsets that are done after this step."""
+        return Covered(self.topic, self.done).with_spans(self.spans)
+
     def following(self, until: Covered, most_offsets: int) -> Step:
         """Return the step after this one, of a table that has `until`. It has no spans if nothing is left."""
-        done = Covered(until.topic, self.done).with_spans(self.spans)
+        done = self.reached()
         spans = limited(ahead(done, until), most_offsets)
         return Step(FORMAT, self.id, self.topic, self.number + 1, done.spans, tuple(spans))
 
@@ -94,13 +100,17 @@ class Step(msgspec.Struct, frozen=True):
 class Steps:
     """The steps of one replay of a table, as objects beside the table's files."""
 
-    def __init__(self, table: Table, name: str) -> None:
-        """Raises JobError if the name is not one."""
+    def __init__(self, store: ObjectStore, prefix: str) -> None:
+        self._store = store
+        self._prefix = prefix
+
+    @classmethod
+    def of_table(cls, table: Table, name: str) -> Steps:
+        """Return the steps of the replay of this name. Raises JobError if it is not a name."""
         if not _NAME(name):
             raise JobError(f"a name is of letters, digits, '.', '_' and '-', at most 100; not '{name}'")
         location = table.io.properties[LOCATION]
-        self._store = store_of(location)
-        self._prefix = name_in(location, f"{table.location().rstrip('/')}/replay/{name}/")
+        return cls(store_of(location), name_in(location, f"{table.location().rstrip('/')}/replay/{name}/"))
 
     def newest(self) -> Step | None:
         """Return the step that was begun last. Raises JobError, StoreError."""
@@ -134,15 +144,17 @@ def replay(
     """
     load = partial(open_catalog(settings.lake).load_table, what.table)
     try:
-        table = load()
+        steps = Steps.of_table(load(), what.name)
     except NoSuchTableError as error:
         raise JobError(f"table {what.table}: {error}") from error
+    # The table is loaded after the step, so that it has what the step has: also what another job has begun.
+    newest, table = steps.newest(), load()
     _check_raw(table)
     until = covered(table)
     if until is None:
         raise JobError(f"table {what.table} has no records of a topic yet")
-    topic = what.to_topic or until.topic
-
+    first = newest or Step(FORMAT, uuid.uuid4().hex, what.to_topic or until.topic)
+    check_goes_on(first, what.to_topic or until.topic, until)
     total, records = sum(span.end - span.start for span in until.spans), 0
 
     def write(step: Step) -> None:
@@ -152,18 +164,34 @@ def replay(
         with watched(spark, notice or Silent(), total, records):
             records += _write(frame, what, step)
 
-    steps = in_steps(Steps(table, what.name), topic, until, settings.job.offsets_per_commit, write)
-    return Replayed(records, steps, topic)
+    written = in_steps(steps, first, until, settings.job.offsets_per_commit, write)
+    return Replayed(records, written, first.topic)
+
+
+def check_goes_on(step: Step, topic: str, until: Covered) -> None:
+    """Check that the replay can go on with a step, into this topic, of a table that has `until`.
+
+    Raises JobError.
+    """
+    if step.topic != topic:
+        raise JobError(f"the replay of this name writes to {step.topic}, not to {topic}: use another --name")
+    ends = until.ends()
+    for key, done in step.reached().ends().items():
+        if key not in ends or ends[key].end < done.end:
+            raise JobError(
+                f"offsets up to {done.end} of {until.topic}-{done.partition} are written, and a restore has "
+                "removed some of them from the table: use another --name, and another topic"
+            )
 
 
 def in_steps(
-    steps: Steps, topic: str, until: Covered, most_offsets: int, write: Callable[[Step], None]
+    steps: Steps, step: Step, until: Covered, most_offsets: int, write: Callable[[Step], None]
 ) -> int:
-    """Write what is left of `until` by `write`, and return the number of steps. Raises JobError."""
+    """Write what is left of `until`, from `step` on; return the number of steps.
+
+    Raises JobError, StoreError.
+    """
     written = 0
-    step = steps.newest() or Step(FORMAT, uuid.uuid4().hex, topic)
-    if step.topic != topic:
-        raise JobError(f"the replay of this name writes to {step.topic}, not to {topic}: use another --name")
     while True:
         if step.spans:
             write(step)
@@ -175,23 +203,11 @@ def in_steps(
 
 
 def ahead(done: Covered, until: Covered) -> list[Span]:
-    """Return the offsets of `until` after those that are done.
-
-    Raises JobError if a restore has removed rows that are done.
-    """
-    found, ends, starts = [], done.ends(), dict[object, int]()
+    """Return the offsets of `until` after those that are done."""
+    ends = {key: span.end for key, span in done.ends().items()}
     for span in until.spans:
-        starts.setdefault(span.key, span.start)
-    for key, last in until.ends().items():
-        start = ends[key].end if key in ends else starts[key]
-        if start > last.end:
-            raise JobError(
-                f"offsets [{last.end}, {start}) of {until.topic}-{last.partition} are written, and a restore "
-                "has removed them from the table: use another --name, and another topic"
-            )
-        if last.end > start:
-            found.append(Span(*key, start, last.end))
-    return found
+        ends.setdefault(span.key, span.start)
+    return [Span(*key, ends[key], last.end) for key, last in until.ends().items() if last.end > ends[key]]
 
 
 def _check_raw(table: Table) -> None:
