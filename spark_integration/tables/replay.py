@@ -22,6 +22,7 @@ from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.types import BinaryType
 from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_integration.jobs.frame import JobError, Notice, Silent, watched
 from spark_integration.tables.catalog import open_catalog
@@ -41,9 +42,16 @@ if TYPE_CHECKING:
 FORMAT: Final = 1
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,100}").fullmatch
 _COLUMNS: Final = {**FROM, "value": "value"}
-_ROWS: Final = (
-    "_topic_id string, partition int, offset long, timestamp timestamp, "
-    "headers array<struct<key: string, value: binary>>, key binary, value binary"
+_ROWS: Final = pa.schema(
+    {
+        "_topic_id": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "headers": pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})),
+        "key": pa.binary(),
+        "value": pa.binary(),
+    }
 )
 
 
@@ -237,17 +245,15 @@ class Records:
     def of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return those rows of a batch that are in the spans."""
         logs = pa.array([_key(span.topic_id, span.partition) for span in self.spans])
-        ids = pc.fill_null(rows.column("_topic_id"), "")
-        keys = pc.binary_join_element_wise(ids, rows.column("_partition_index").cast(pa.string()), "/")
+        numbers = rows.column("_partition_index").cast(pa.string())
+        ids = pc.fill_null(rows.column("_topic_id").cast(pa.string()), "")
         # Null for the rows of other partitions, which no filter takes.
-        span = pc.index_in(keys, logs)
+        span = pc.index_in(pc.binary_join_element_wise(ids, numbers, "/"), logs)
         starts = pa.array([one.start for one in self.spans], pa.int64()).take(span)
         ends = pa.array([one.end for one in self.spans], pa.int64()).take(span)
         offsets = rows.column("_offset")
         kept = rows.filter(pc.and_(pc.greater_equal(offsets, starts), pc.less(offsets, ends)))
-        return pa.RecordBatch.from_arrays(
-            [kept.column(name) for name in _COLUMNS], names=list(_COLUMNS.values())
-        )
+        return kept.select(list(_COLUMNS)).rename_columns(list(_COLUMNS.values())).cast(_ROWS)
 
 
 def _key(topic_id: str | None, partition: int) -> str:
@@ -266,7 +272,7 @@ def _frame(spark: SparkSession, table: Table, spans: tuple[Span, ...]) -> DataFr
             )
         urls.append((task.file.file_path,))
     files = spark.createDataFrame(urls, "url string").repartition(max(len(urls), 1))
-    return files.mapInArrow(Records(row_files(table), spans), _ROWS)
+    return files.mapInArrow(Records(row_files(table), spans), from_arrow_schema(_ROWS))
 
 
 def _write(frame: DataFrame, what: ReplaySettings, step: Step) -> int:

@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 from confluent_kafka import Message
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyspark.sql import SparkSession
 
 from mpbroker.remote.store.object_store import ObjectStore
@@ -33,6 +34,7 @@ from spark_integration.tables.replay import (
 )
 from spark_integration.tables.settings import Settings, read_settings
 from spark_integration.tables.spans import Covered, Span
+from spark_integration.tables.values import ValueSettings, created
 from tests.support.fault_store import MemoryStore
 from tests.support.killing_store import Killed, KillingStore
 from tests.support.real_brokers import TRANSACTIONS, create_topic, served, with_settings
@@ -157,27 +159,13 @@ def test_a_replay_of_another_name_is_needed() -> None:
 
 def test_rows_of_a_step() -> None:
     """Files have more: other offsets, partitions and topics of the name."""
-    names = ("_topic_id", "_partition_index", "_offset", "_timestamp", "_headers", "_key", "_error", "value")
     wanted = [(None, 0, 5), (None, 0, 6), ("x", 1, 0)]
     rows = [(None, 0, 4), (None, 0, 7), (None, 1, 5), ("x", 0, 5), ("x", 1, 1), *wanted]
-    batch = pa.RecordBatch.from_pylist([dict(zip(names, row, strict=False)) for row in rows], ROWS)
-    of_step = Records(RowFiles("", "", ROWS, ""), (Span(None, 0, 5, 7), Span("x", 1, 0, 1)))
+    schema = schema_to_pyarrow(created(ValueSettings()))
+    batch = pa.RecordBatch.from_pylist([dict(zip(schema.names, row, strict=False)) for row in rows], schema)
+    of_step = Records(RowFiles("", "", schema, ""), (Span(None, 0, 5, 7), Span("x", 1, 0, 1)))
     found = of_step.of(batch)
     assert list(zip(*(found.column(n).to_pylist() for n in range(3)), strict=True)) == wanted
-
-
-ROWS = pa.schema(
-    {
-        "_topic_id": pa.string(),
-        "_partition_index": pa.int32(),
-        "_offset": pa.int64(),
-        "_timestamp": pa.timestamp("us", "UTC"),
-        "_headers": pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})),
-        "_key": pa.binary(),
-        "_error": pa.string(),
-        "value": pa.binary(),
-    }
-)
 
 
 # ---- with a broker
