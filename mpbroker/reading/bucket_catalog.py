@@ -23,10 +23,10 @@ from mpbroker.reading.errors import SourceUnavailable
 from mpbroker.reading.options import ReadOptions, TopicPartition
 from mpbroker.reading.plan import (
     BucketFiles,
-    History,
     Lineage,
     OffsetRange,
     PartitionBounds,
+    RestoreHistory,
     Restores,
     TaskRange,
     by_offsets,
@@ -181,7 +181,7 @@ class SeamCatalog(RemoteCatalog):
         return self._bucket.view
 
     @property
-    def history(self) -> History:
+    def restore_history(self) -> RestoreHistory:
         self.view  # noqa: B018 - reads it again if it is old
         return self._bucket
 

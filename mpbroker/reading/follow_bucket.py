@@ -19,7 +19,7 @@ class BucketFollower:
     is_at_rest = True
 
     def __init__(self, catalog: BucketCatalog, options: ReadOptions) -> None:
-        self.catalog = self.history = catalog
+        self.catalog = self.restore_history = catalog
         self._options = options
         self._bounds: Mapping[TopicPartition, PartitionBounds] = {}
         self._read_at = 0.0

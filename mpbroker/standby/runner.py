@@ -29,7 +29,7 @@ from mpbroker.ipc.mirror import MirrorPointer
 from mpbroker.ipc.nodes import Node, Nodes
 from mpbroker.ipc.process import FatalError
 from mpbroker.ipc.standby_lag import write_lag
-from mpbroker.remote.ledger.claim import CLAIM_FILE, Claim, ClaimFile, new_claim, settle
+from mpbroker.remote.ledger.claim import Claim, ClaimFile, new_claim, settle
 from mpbroker.remote.ledger.entries import LedgerDamaged
 from mpbroker.remote.ledger.events import Started, TakenOver
 from mpbroker.remote.ledger.lease import RENEWALS, StandbyWatch
@@ -49,7 +49,7 @@ from mpbroker.standby.replica import Replica
 from mpbroker.standby.take_over import ClaimLost, Renewing, finish_directories, write_owner_file
 from mpbroker.storage.directory_lock import LogDirLocks, restricted_new_files
 from mpbroker.storage.disk_errors import NO_ROOM
-from mpbroker.storage.names import FENCED, STANDBY_FACE
+from mpbroker.storage.names import FENCED, REMOTE_CLAIM, STANDBY_FACE
 from mpbroker.supervisor import logs
 from mpbroker.supervisor.claim import EXIT_MISCONFIGURED, check_object_store
 from mpbroker.supervisor.notify import Notifier
@@ -250,7 +250,7 @@ class Runner:
 
     def _new_follower(self) -> Follower:
         is_read = self._replica is not None
-        mirror = Mirror(self._objects, self.log_dirs, self._seen, (CLAIM_FILE,), is_read=is_read)
+        mirror = Mirror(self._objects, self.log_dirs, self._seen, (REMOTE_CLAIM,), is_read=is_read)
         watch = StandbyWatch(self.config.node_id, self._lease_ms)
         return Follower(self._reader, self._objects, self.log_dirs, mirror, watch, replica=self._replica)
 

@@ -22,7 +22,7 @@ from mpbroker.ipc.replaced_files import read_json
 from mpbroker.protocol.messages import ProducerIdsRecord
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.remote.ledger import owner
-from mpbroker.remote.ledger.claim import CLAIM_FILE, Claim, ClaimFile, new_claim, settle
+from mpbroker.remote.ledger.claim import Claim, ClaimFile, new_claim, settle
 from mpbroker.remote.ledger.entries import LedgerDamaged
 from mpbroker.remote.ledger.events import Released, StandbySet, Started, TakenOver
 from mpbroker.remote.ledger.reader import LedgerReader
@@ -37,7 +37,7 @@ from mpbroker.standby.runner import Runner, Stopped
 from mpbroker.standby.take_over import renew
 from mpbroker.storage.checkpoints import read_epochs, text_of_id, write_epochs
 from mpbroker.storage.directory_layout import read_properties
-from mpbroker.storage.names import FENCED, META_PROPERTIES, REMOTE_OWNER, REPLICA, STANDBY_FACE
+from mpbroker.storage.names import FENCED, META_PROPERTIES, REMOTE_CLAIM, REMOTE_OWNER, REPLICA, STANDBY_FACE
 from mpbroker.supervisor.notify import Notifier
 from tests.support.cut_world import CutWorld, contents
 from tests.support.full_disk import failing_with
@@ -105,7 +105,7 @@ class World:
         found = contents(self.log_dirs)
         assert found[f"1/t-0/{0:020d}.log"] == b"records"
         assert not {
-            name for name in found if CLAIM_FILE in name or STANDBY_FACE in name or ".restored" in name
+            name for name in found if REMOTE_CLAIM in name or STANDBY_FACE in name or ".restored" in name
         }
         # The broker may write.
         ledger = ledger_of(self.store, self.log_dirs[0])
@@ -308,7 +308,7 @@ def test_a_claim_that_comes_second_is_lost_and_the_standby_follows_on(world: Wor
     with patch.object(ClaimFile, "write", write), unhurried(step), pytest.raises(Stopped):
         world.runner().run()
     assert len(written) == 1
-    assert not (world.log_dirs[0] / CLAIM_FILE).exists()
+    assert not (world.log_dirs[0] / REMOTE_CLAIM).exists()
     assert read(world.store).generation == 1
     world.runner().run()
     world.check_taken_over()

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from mpbroker.remote.tier.candidates import Candidate, Misfit, Sealed, ready, spans
+from mpbroker.remote.tier.candidates import Candidate, Misfit, Sealed, ready, sealed_ranges
 from mpbroker.remote.tier.places import Key, Place
 from mpbroker.storage.names import segment_name
 from mpbroker.storage.segments import segments_of
@@ -64,7 +64,7 @@ class Backlog:
         if known is not None and known.seen == seen:
             return known
         segments = []
-        for base, end in spans(segments_of(place.directory), place.newest_base):
+        for base, end in sealed_ranges(segments_of(place.directory), place.newest_base):
             found = (place.directory / segment_name(base)).stat()
             segments.append(Sealed(base, end, found.st_size, found.st_mtime_ns // 1_000_000))
         return _Listed(seen, segments)

@@ -33,7 +33,7 @@ class Candidate(NamedTuple):
     segment: Sealed
 
 
-def spans(bases: Sequence[int], newest_base: int) -> list[tuple[int, int]]:
+def sealed_ranges(bases: Sequence[int], newest_base: int) -> list[tuple[int, int]]:
     """Return (base, end) of the sealed ones among the segments with these bases, ascending."""
     return list(pairwise(base for base in bases if base <= newest_base))
 

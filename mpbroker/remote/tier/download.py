@@ -116,7 +116,7 @@ def read_window(
         shutil.rmtree(path)
     path.mkdir()
     checked = _CheckedBatches(segment)
-    position, end = windows.span(number)
+    position, end = windows.byte_range(number)
     log = path / names.LOG_SUFFIX
     with log.open("wb") as file:
         while position < end:

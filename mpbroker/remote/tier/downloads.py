@@ -283,7 +283,7 @@ class Downloads:
         number: int,
         then: Callable[[Exception | None], None],
     ) -> None:
-        position = windows.span(number).position
+        position = windows.byte_range(number).position
 
         def done(result: object) -> None:
             assert isinstance(result, int)
@@ -302,7 +302,7 @@ class Downloads:
         at: OrderedDict[_JobKey, _Job],
         then: Callable[[Exception | None], None],
     ) -> None:
-        key, size = _key(partition, segment, windows, number), windows.span(number).size
+        key, size = _key(partition, segment, windows, number), windows.byte_range(number).size
         path = self._cache.new_path()
 
         def run() -> object:
@@ -468,7 +468,7 @@ class Downloads:
 def _key(
     partition: StoredPartition, segment: StoredSegment, windows: SegmentWindows, number: int
 ) -> WindowKey:
-    return WindowKey(partition.key, segment.base, segment.segment_id, windows.span(number).position)
+    return WindowKey(partition.key, segment.base, segment.segment_id, windows.byte_range(number).position)
 
 
 def _read_cached(cached: Cached, segment: StoredSegment) -> bytes | None:
