@@ -142,7 +142,7 @@ class _Archiving:
     def _one_run(self, now: Slice, total: int) -> None:
         place = self._lake.new_place()
         try:
-            with watched(self._spark, self._notice, total, self._result.records):
+            with watched(self._spark, self._notice, lambda: (self._result.records, total)):
                 self._write(self._frame(now), place)
             spans = self._written(now, place)
             self._check_ids(now)

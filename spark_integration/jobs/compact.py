@@ -57,7 +57,7 @@ def _compact(spark: SparkSession, lake: Lake, file_bytes: int, notice: Notice) -
     total = sum(run.state.records for run in chosen)
     place = lake.new_place()
     try:
-        with watched(spark, notice, total):
+        with watched(spark, notice, lambda: (0, total)):
             _rewrite(spark, chosen, columns, place, file_bytes)
         _check(spark, chosen, place)
         run = lake.replace(chosen, place)
