@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -181,6 +182,18 @@ def test_a_store_that_stays_away(world: World) -> None:
         life.run(once=True)
     world.life().run(once=True)
     assert world.rows() == world.log.rows()
+
+
+def test_rows_that_others_delete_stay_deleted(world: World) -> None:
+    world.life().run(once=True)
+    world.table().delete("_timestamp < '1970-01-02T00:00:00+00:00'")
+    before = world.covered()
+    world.log.append(0, 2, day=1)
+    world.life().run(once=True)
+    assert world.rows() == Counter(
+        {row: count for row, count in world.log.rows().items() if row[0] == 1 or row[1] >= 3}
+    )
+    assert world.covered().ends().keys() == before.ends().keys()
 
 
 @each("seed", short=[1], long=range(1, 40))
