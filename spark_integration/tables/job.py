@@ -103,6 +103,8 @@ class TablesJob:
 
     def _look(self, *, once: bool) -> Sequence[TableSettings]:
         """Return the tables of the topics that there are now."""
+        # A table's turn comes with a catalog that knows its topic, too.
+        self._topics.renew()
         try:
             with self._topics.catalog() as topics:
                 names = list(topics.topics())
@@ -269,6 +271,11 @@ class _Topics:
         self._settings = settings
         # With the times at which they were opened.
         self._idle: list[tuple[float, Catalog]] = []
+        self._since_s = 0.0
+
+    def renew(self) -> None:
+        """Lend no catalog again that was opened before this call."""
+        self._since_s = time.monotonic()
 
     @contextmanager
     def catalog(self) -> Iterator[Catalog]:
@@ -283,7 +290,7 @@ class _Topics:
         with suppress(IndexError):
             while True:
                 opened_s, found = self._idle.pop()
-                if time.monotonic() < opened_s + LOOK_EVERY_S:
+                if opened_s >= max(self._since_s, time.monotonic() - LOOK_EVERY_S):
                     return opened_s, found
                 found.close()
         return None

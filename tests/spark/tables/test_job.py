@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import duckdb
 import polars as pl
@@ -123,6 +124,25 @@ def test_a_failure_of_one_table_leaves_the_others(
     with pytest.raises(JobError, match=r"a\.missing: topic missing is not in the log directory"):
         TablesJob(spark, read_settings(declared)).run(once=True)
     assert places(declared.parent / "lake") == written(writers)
+
+
+def test_catalogs_of_topics_are_lent_until_topics_are_looked_up_again(
+    declared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Mock] = []
+    monkeypatch.setattr(job, "open_topics", lambda _: opened.append(Mock()) or opened[-1])
+    topics = job._Topics(read_settings(declared))
+    with topics.catalog() as first:
+        with topics.catalog() as other:
+            assert first is not other
+        with topics.catalog() as again:
+            assert again is other
+        topics.renew()
+    with topics.catalog() as new:
+        assert new not in (first, other)
+    assert [one.close.call_count for one in opened] == [1, 1, 0]
+    topics.close()
+    assert new.close.call_count == 1
 
 
 def test_a_slow_table_holds_up_no_other(
