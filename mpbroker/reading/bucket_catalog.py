@@ -1,4 +1,4 @@
-"""Finds topics in a bucket, alone or beside their broker, and cuts ranges of them into tasks.
+"""Finds and follows topics in a bucket, alone or beside their broker, and cuts ranges of them into tasks.
 
 Nothing is downloaded to cut a range: a segment's offsets are taken to be spread evenly over its bytes.
 """
@@ -30,6 +30,7 @@ from mpbroker.reading.plan import (
     Restores,
     TaskRange,
     by_offsets,
+    selected,
 )
 from mpbroker.reading.read_bucket import read_bucket
 from mpbroker.reading.remote_catalog import RemoteCatalog
@@ -157,6 +158,38 @@ class BucketCatalog:
             if start < until and (found := _first_at(task, timestamp_ms)) is not None:
                 return found
         return None
+
+
+class BucketFollower:
+    """Follows topics in a bucket: reads on in its ledger. (Protocol: Follower.)
+
+    A bucket is as a broker at rest: it may be behind offsets that a query has read elsewhere.
+    """
+
+    is_at_rest = True
+
+    def __init__(self, catalog: BucketCatalog, options: ReadOptions) -> None:
+        self.catalog = self.restore_history = catalog
+        self._options = options
+        self._bounds: Mapping[TopicPartition, PartitionBounds] = {}
+        self._read_at = 0.0
+
+    def poll(self) -> Mapping[TopicPartition, PartitionBounds]:
+        """See Follower."""
+        if not self._bounds or time.monotonic() - self._read_at >= VIEW_AGE_S:
+            is_new = self.catalog.view.refresh()
+            if is_new or not self._bounds:
+                self._bounds = self.catalog.bounds(selected(self.catalog, self._options))
+            self._read_at = time.monotonic()
+        return self._bounds
+
+    def wait(self, timeout_s: float) -> None:
+        """See Follower. The next poll may still find nothing new."""
+        time.sleep(timeout_s)
+
+    def close(self) -> None:
+        """See Follower."""
+        self.catalog.close()
 
 
 class SeamCatalog(RemoteCatalog):

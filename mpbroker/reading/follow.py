@@ -95,8 +95,7 @@ def follow(options: ReadOptions) -> Follower:
     if isinstance(catalog, LocalCatalog):
         return LocalFollower(catalog, options)
     if not isinstance(catalog, RemoteCatalog):
-        from mpbroker.reading.bucket_catalog import BucketCatalog
-        from mpbroker.reading.follow_bucket import BucketFollower
+        from mpbroker.reading.bucket_catalog import BucketCatalog, BucketFollower
 
         assert isinstance(catalog, BucketCatalog)
         return BucketFollower(catalog, options)

@@ -10,20 +10,19 @@ import pickle
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.table.snapshots import Operation, Summary
-from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.types import LongType
 from pyiceberg.utils.properties import property_as_int
 from pyspark.sql import SparkSession
 
-from spark_integration.tables.commit import RETRIES
 from spark_integration.tables.data_files import ORDER, RowFiles, Written, data_file, row_files
+from spark_integration.tables.snapshots import replace, try_once
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -135,11 +134,11 @@ class Rewriting:
         Row groups are sorted as files are. The files follow each other in the log, and so do row groups.
         """
         url = f"{urls[0].rpartition('/')[0]}/{uuid.uuid4()}.parquet"
-        sink = pa.BufferOutputStream()
+        sink = BytesIO()
         with pq.ParquetWriter(sink, self.files.schema, compression="zstd") as writer:
             for rows in self._row_groups(urls):
                 writer.write_table(rows.sort_by(list(ORDER)), row_group_size=rows.num_rows)
-        return self.files.put(url, sink)
+        return self.files.put(url, sink.getvalue())
 
     def _row_groups(self, urls: Sequence[str]) -> Iterator[pa.Table]:
         schema, waiting, size = self.files.schema, [], 0
@@ -154,29 +153,15 @@ class Rewriting:
             yield pa.Table.from_batches(waiting, schema)
 
 
-class _Replace(_OverwriteFiles):
-    """Replaces files by others with the same rows; pyiceberg has no such operation."""
-
-    def _summary(self, snapshot_properties: Any = ()) -> Summary:
-        return super()._summary(dict(snapshot_properties)).model_copy(update={"operation": Operation.REPLACE})
-
-
 def try_replace(table: Table, old: Sequence[DataFile], made: Sequence[DataFile]) -> bool:
     """Replace files, on top of what others have appended. Return False if that cannot be done."""
     for _ in range(_TRIES):
         there = {file.file_path for file in _plain_files(table.refresh())}
         if any(file.file_path not in there for file in old):
             return False
-        # pyiceberg's own retries do not check that the old files are still there.
-        table.metadata.properties[RETRIES] = "0"
+        try_once(table)
         try:
-            with table.transaction() as transaction:
-                replace = _Replace(Operation.OVERWRITE, transaction, table.io)
-                for file in old:
-                    replace.delete_data_file(file)
-                for file in made:
-                    replace.append_data_file(file)
-                replace.commit()
+            replace(table, old, made)
         except CommitFailedException:
             continue
         return True

@@ -11,6 +11,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from io import BytesIO
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -87,16 +88,15 @@ class RowFiles:
         """Write one file, durably. Raises StoreError."""
         folder = f"data/{TIMESTAMP}_{self.unit}={partition}" if self.unit else "data"
         url = f"{self.table_url}/{folder}/{uuid.uuid4()}.parquet"
-        sink = pa.BufferOutputStream()
+        sink = BytesIO()
         pq.write_table(rows.sort_by(list(ORDER)), sink, compression="zstd")
         errors = rows.num_rows - rows[ERROR].null_count if ERROR in rows.column_names else 0
-        return self.put(url, sink, errors)
+        return self.put(url, sink.getvalue(), errors)
 
-    def put(self, url: str, sink: pa.BufferOutputStream, error_rows: int = 0) -> Written:
+    def put(self, url: str, body: bytes, error_rows: int = 0) -> Written:
         """Put the bytes of a file into the store. Raises StoreError."""
-        body = sink.getvalue()
-        store_of(self.location).put(name_in(self.location, url), [bytes(body)], body.size)
-        return Written(url, body.size, pq.read_metadata(pa.BufferReader(body)), error_rows)
+        store_of(self.location).put(name_in(self.location, url), [body], len(body))
+        return Written(url, len(body), pq.read_metadata(pa.BufferReader(body)), error_rows)
 
     def batches(self, url: str) -> Iterator[pa.RecordBatch]:
         """Read a file of the table, with the columns that the table has now.

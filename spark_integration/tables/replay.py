@@ -163,16 +163,16 @@ def replay(
         raise JobError(f"table {what.table} has no records of a topic yet")
     first = newest or Step(FORMAT, uuid.uuid4().hex, what.to_topic or until.topic)
     check_goes_on(first, what.to_topic or until.topic, until)
-    total, records = sum(span.end - span.start for span in until.spans), 0
+    total, records, shown = sum(span.end - span.start for span in until.spans), 0, notice or Silent()
 
     def write(step: Step) -> None:
         nonlocal records
         # Upkeep deletes files that a table loaded an hour ago has.
-        frame = _frame(spark, load(), step.spans)
-        with watched(spark, notice or Silent(), total, records):
-            records += _write(frame, what, step)
+        records += _write(_frame(spark, load(), step.spans), what, step)
+        shown.progress(records, total)
 
-    written = in_steps(steps, first, until, settings.job.offsets_per_commit, write)
+    with watched(spark, shown, lambda: (records, total)):
+        written = in_steps(steps, first, until, settings.job.offsets_per_commit, write)
     return Replayed(records, written, first.topic)
 
 

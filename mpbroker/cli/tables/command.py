@@ -35,14 +35,16 @@ TableName = Annotated[str, typer.Argument(metavar="NAMESPACE.NAME", show_default
 def tables_run(tables: TablesFile, once: Once = False, json: Json = False, master: Master = None) -> None:
     """Bring Iceberg tables up to their topics, each record once.
 
-    Each table that lacks records gets one commit an interval. The tables are the only state: the same command
-    continues where they are, after any kill. SIGTERM and Ctrl-C end it.
+    Each table that lacks records gets one commit an interval, several tables at once. The tables are the only
+    state: the same command continues where they are, after any kill. SIGTERM and Ctrl-C end it.
     """
     settings = _settings(tables)
     from mpbroker.spark.tables import TablesJob
 
     began = time.monotonic()
-    with running("tables", master, polls=True, as_json=json) as (spark, notice):
+    # Tasks of several tables take turns.
+    fair = {"spark.scheduler.mode": "FAIR"}
+    with running("tables", master, polls=True, as_json=json, config=fair) as (spark, notice):
         job = TablesJob(spark, settings, notice)
         job.run(lambda: bool(notice.signals), once=once)
         done = job.done

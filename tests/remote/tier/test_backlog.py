@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.remote.tier.candidates import Candidate, Misfit, Sealed, in_turn, ready, sealed_ranges
+from mpbroker.remote.tier.backlog import Candidate, Misfit, Sealed, in_turn, ready, sealed_ranges
 from mpbroker.remote.tier.places import Place
 
 SEGMENTS = [Sealed(0, 10, 1, 5), Sealed(10, 20, 1, 6), Sealed(20, 35, 1, 7)]
