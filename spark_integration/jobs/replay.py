@@ -91,7 +91,7 @@ def _replay(spark: SparkSession, settings: ReplaySettings, notice: Notice) -> Re
             progress = msgspec.structs.replace(progress, next=spans)
             _save(file, progress)
         chosen = [generation / run.path.name for run in runs if _overlaps(run, progress.next)]
-        with watched(spark, notice, lambda now=(records, total): now):
+        with watched(spark, notice, lambda: (records, total)):  # noqa: B023 - it ends in this turn
             _write(_frame(spark, chosen, progress.next), settings, progress)
         records += sum(span.records for span in progress.next)
         progress = progress.finished()
