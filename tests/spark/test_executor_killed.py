@@ -200,5 +200,5 @@ def test_an_executor_that_is_lost_in_the_middle_of_a_commit_to_a_table(
     there = Counter((row["_partition_index"], row["_offset"]) for row in rows)
     assert there == Counter((one.partition(), one.offset()) for one in records(filled, "in"))
     named = {task.file.file_path for task in table.scan().plan_files()}
-    written = {path.as_uri() for path in (tmp_path / "lake").rglob("*.parquet")}
+    written = {f"file://{path}" for path in (tmp_path / "lake").rglob("*.parquet")}
     assert named < written

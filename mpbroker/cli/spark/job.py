@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 TERMINATED = 128 + signal.SIGTERM
 CANCEL_EVERY_S = 0.1
 
+# Settings of Spark by their names.
+Config = Mapping[str, str] | None
+
 
 def rate(records: int, began: float) -> str:
     return f"{records / max(time.monotonic() - began, 0.001):,.0f} records/s"
@@ -74,17 +77,9 @@ class Terminal:
 
 @contextmanager
 def running(
-    name: str,
-    master: str | None,
-    *,
-    polls: bool = False,
-    as_json: bool = False,
-    config: Mapping[str, str] | None = None,
+    name: str, master: str | None, *, polls: bool = False, as_json: bool = False, config: Config = None
 ) -> Iterator[tuple[SparkSession, Terminal]]:
-    """Yield a Spark session and a terminal for one job. `config` has settings of Spark.
-
-    Raises CliError, one sentence, for any failure.
-    """
+    """Yield a Spark session with these settings, and a terminal. Raises CliError for any failure."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     from mpbroker.cli.text.progress import progress_bar
