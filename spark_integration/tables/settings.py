@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -36,10 +36,11 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How often the job commits, and of how many offsets of a table at once at most."""
+    """How often the job commits, of how many offsets of a table at most, and to how many tables at once."""
 
     interval_s: float = 60
     offsets_per_commit: int = 20_000_000
+    tables_at_once: Annotated[int, msgspec.Meta(ge=1)] = 4
     fail_on_data_loss: bool = True
 
 
