@@ -106,7 +106,8 @@ A program changes the format and keeps its options.
 * Rows without a key take a topic's partitions in turn, whatever the settings of the adaptive partitioner.
 * The sink writes the column `timestamp`; the connector ignores it.
 * `kafka.transactional.id` is refused before anything is written: `exactlyOnce` names the transactions.
-* A login comes with the query's options, from `kafka.sasl.jaas.config`, not from a JAAS file of the JVM.
+* A login comes with the query's options, from `kafka.sasl.jaas.config`; only GSSAPI and OAUTHBEARER also
+  look into the JVM's JAAS file, and only with the JVM reader.
   Delegation tokens that `spark.kafka.clusters.*` sets up are refused, unless `kafka.security.protocol` is
   given. Without the JVM reader's jar `session()` warns of them: Python does not see Spark's settings later.
 * `spark.kafka.consumer.cache.*`, `spark.kafka.producer.cache.*` and
