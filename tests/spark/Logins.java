@@ -16,7 +16,7 @@ import org.apache.kafka.clients.admin.Admin;
  */
 public final class Logins {
   public static void main(String[] arguments) throws Exception {
-    System.out.println("relay: " + Relay.path());
+    Relay.path();
     Fetcher.Partition partition = new Fetcher.Partition(arguments[0], 0, arguments[1], arguments[0] + "-0");
     long end = Long.parseLong(arguments[2]);
     for (String file : List.of(arguments).subList(3, arguments.length)) {

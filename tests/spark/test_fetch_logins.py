@@ -237,7 +237,6 @@ def test_all_that_kafkas_client_can_do(broker: SecureBroker, tmp_path: Path) -> 
     with relays(tmp_path) as others:
         printed = ran([*command, TOPIC, uuid_text(topic_id), RECORDS, *files], check=True).stdout.splitlines()
         assert [path.exists() for path in others] == [True, True, False, False]
-    assert sum(line.startswith(f"relay: {tmp_path}/mpbroker-relay") for line in printed) == 1
     found = [line.removeprefix("login: ") for line in printed if line.startswith("login: ")]
     works = f"fetched {RECORDS} listed "
     assert [line.startswith(works) for line in found] == [True] * 6 + [False], printed
