@@ -29,8 +29,8 @@ Every change is tested against librdkafka (confluent-kafka and kcat), kafka-pyth
 Kafka's Java clients and its command-line tools. With `group.protocol=consumer`, 75 of the 77 of librdkafka's
 own tests that pass with Apache Kafka 4.3 pass here each time, and so do franz-go's.
 
-mpbroker's own commands and `format("mpbroker")` also work with Apache Kafka's brokers: 4.3 is tested, 2.8.2 and
-3.3.2 were tried by hand. A command that needs a request which the broker lacks says so.
+mpbroker's own commands and `format("mpbroker")` also work with Apache Kafka's brokers: 4.3 is tested, 2.8.2
+and 3.3.2 were tried by hand. A command that needs a request which the broker lacks says so.
 """
 
 # APIs whose first sentence adds to their name.
