@@ -15,7 +15,7 @@ from mpbroker.protocol.uuids import uuid_text
 from mpbroker.storage.checkpoints import read_topic_id
 from ops.bench.connector import connector_jars
 from ops.setup import maven
-from ops.setup.jvm_reader import spark_jars
+from ops.setup.jvm_reader import SHORT_LIVED, spark_jars
 from spark_integration.jvm.jar import jar_path
 from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S
@@ -229,7 +229,8 @@ def test_all_that_kafkas_client_can_do(broker: SecureBroker, tmp_path: Path) -> 
     assert topic_id is not None
     classes = ":".join([str(jar_path()), *connector_jars().split(","), f"{spark_jars()}/*"])
     allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={token.as_uri()}"
-    command = [maven.java(), allowed, "-cp", classes, Path(__file__).with_name("Logins.java")]
+    java = [maven.java(), *SHORT_LIVED, allowed]
+    command = [*java, "-cp", classes, Path(__file__).with_name("Logins.java")]
     printed = ran([*command, TOPIC, uuid_text(topic_id), RECORDS, *files], check=True).stdout.splitlines()
     found = [line.removeprefix("login: ") for line in printed if line.startswith("login: ")]
     works = f"fetched {RECORDS} listed "
