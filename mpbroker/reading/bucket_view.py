@@ -26,7 +26,6 @@ from mpbroker.remote.cuts.manifest import (
     cut_name,
     decode_manifest,
 )
-from mpbroker.remote.layout.indexes import IndexSizes
 from mpbroker.remote.ledger.entries import decode_entry, entry_name
 from mpbroker.remote.ledger.events import CutTaken, SegmentAdded, Started, TakenOver
 from mpbroker.remote.ledger.reader import LedgerReader
@@ -190,8 +189,8 @@ class BucketView:
     def restores(self, generation: int, *, committed: bool) -> Restores:
         """Return the ends that restores since a generation have kept: other records may follow them now.
 
-        A standby that takes over keeps all that was in the bucket, and so does a restore of a broker that had
-        acknowledged records only when they were there.
+        Nothing is lost of a broker that had acknowledged records only when they were in the bucket, but by a
+        restore of an earlier cut. Otherwise a standby that takes over goes on at the newest cut, too.
         """
         found = []
         with store_errors():
@@ -204,7 +203,7 @@ class BucketView:
                     found.append(self._kept(later.cut_id, committed=committed))
                 if entry.header.generation <= generation:
                     break
-                later = first if isinstance(first, TakenOver) and not first.by_standby else None
+                later = first if isinstance(first, TakenOver) else None
         return found
 
     def _kept(self, cut_id: bytes, *, committed: bool) -> Mapping[Key, int]:
@@ -263,7 +262,7 @@ def _base(segment: SegmentAdded) -> int:
 
 def _part(segment: SegmentAdded, name: str) -> tuple[StoredBytes, ...]:
     """Return where a part of a segment's `.indexes` is (a field of IndexSizes); nothing if it is empty."""
-    sizes = IndexSizes(*segment.index_sizes)
+    sizes = segment.index_sizes
     place = StoredBytes(segment.objects.indexes, getattr(sizes.positions, name), getattr(sizes, name))
     return (place,) if place.length else ()
 

@@ -8,7 +8,7 @@ from json import dumps
 
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.reading.plan import Lineage, PartitionBounds
-from spark_integration.tables.spans import Covered, Log, Span
+from spark_integration.tables.spans import Covered, Span, TopicIdPartition
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Step:
 
     topic_id: str | None = None
     spans: list[Span] = field(default_factory=list)
-    cut: dict[Log, int] = field(default_factory=dict)
+    cut: dict[TopicIdPartition, int] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
     ahead: list[str] = field(default_factory=list)
     is_whole: bool = True
@@ -38,7 +38,7 @@ class Step:
         }
 
 
-def planned(
+def plan_step(
     before: Covered,
     bounds: Mapping[int, PartitionBounds],
     lineages: Mapping[int, Lineage],
@@ -64,8 +64,15 @@ def planned(
             step.ahead.append(f"{name} may be read up to offset {end}, and the table has it up to {start}")
         elif end > start:
             step.spans.append(Span(*log, start, end, lineage.epoch))
-    _limit(step, most_offsets)
+    there, step.spans = step.spans, limited(step.spans, most_offsets)
+    step.is_whole = step.spans == there
     return step
+
+
+def limited(spans: list[Span], most: int) -> list[Span]:
+    """Return the first `most` offsets or so of spans, of each in proportion."""
+    total = sum(span.end - span.start for span in spans)
+    return spans if total <= most else [_first(span, most, total) for span in spans]
 
 
 def epochs_of(before: Covered, topic_id: bytes | None) -> dict[int, int]:
@@ -78,14 +85,6 @@ def id_text(topic_id: bytes | None) -> str | None:
     return None if topic_id is None else uuid_text(topic_id)
 
 
-def _limit(step: Step, most: int) -> None:
-    """Leave the first `most` offsets or so of a step, of each partition in proportion."""
-    total = sum(span.end - span.start for span in step.spans)
-    if total > most:
-        step.is_whole = False
-        step.spans = [_first(span, most, total) for span in step.spans]
-
-
 def _first(span: Span, most: int, total: int) -> Span:
     size = max(1, (span.end - span.start) * most // total)
-    return Span(*span.log, span.start, span.start + size, span.epoch)
+    return Span(*span.key, span.start, span.start + size, span.epoch)

@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -14,18 +14,18 @@ from mpbroker.protocol.topic_names import OWN_TOPICS
 from mpbroker.reading.errors import OptionError
 from mpbroker.reading.options import ReadOptions, parse_options
 from spark_integration.jobs.frame import JobError
-from spark_integration.tables.catalog import Lake
-from spark_integration.tables.values import declaration
+from spark_integration.tables.catalog import LakeSettings
+from spark_integration.tables.values import value_settings
 
 _NAME: Final = re.compile(r"\w+(\.\w+)+").fullmatch
 _NO_NAME: Final = re.compile(r"\W")
 TOPIC: Final = "{topic}"
 
 
-class Declared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TableSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A topic and its table, or all topics that match a pattern and a table for each.
 
-    `values` is what the file says of the format and the schema of values (see `values.declaration`).
+    `values` is what the file says of the format and the schema of values (see `values.value_settings`).
     """
 
     topic: str = ""
@@ -36,10 +36,11 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How often the job commits, and of how many offsets of a table at once at most."""
+    """How often the job commits, of how many offsets of a table at most, and to how many tables at once."""
 
     interval_s: float = 60
     offsets_per_commit: int = 20_000_000
+    tables_at_once: Annotated[int, msgspec.Meta(ge=1)] = 4
     fail_on_data_loss: bool = True
 
 
@@ -50,8 +51,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     source: dict[str, str]
-    lake: Lake
-    tables: tuple[Declared, ...]
+    lake: LakeSettings
+    tables: tuple[TableSettings, ...]
     job: JobSettings = JobSettings()
     directory: Path = Path()
 
@@ -60,19 +61,19 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return parse_options({**self.source, "subscribePattern": ".*"})
 
 
-_OURS: Final = frozenset(Declared.__struct_fields__) - {"values"}
+_OURS: Final = frozenset(TableSettings.__struct_fields__) - {"values"}
 
 
 def read_settings(path: Path) -> Settings:
     """Read the file. Raises JobError, OSError."""
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
-        tables = tuple(_declared(one) for one in given.pop("tables", ()))
+        tables = tuple(_table_settings(one) for one in given.pop("tables", ()))
         settings = msgspec.convert({**given, "tables": (), "directory": path.parent}, Settings)
         settings = msgspec.structs.replace(settings, tables=tables)
         _check(settings)
         for one in settings.tables:
-            declaration(one.values, path.parent)
+            value_settings(one.values, path.parent)
     except (
         OptionError,
         tomllib.TOMLDecodeError,
@@ -84,12 +85,12 @@ def read_settings(path: Path) -> Settings:
     return settings
 
 
-def expanded(settings: Settings, topics: Iterable[str]) -> tuple[list[Declared], list[str]]:
+def expanded(settings: Settings, topics: Iterable[str]) -> tuple[list[TableSettings], list[str]]:
     """Return one table for each topic, and a sentence for each topic whose table is another one's already.
 
     Patterns choose no internal topics: the job itself writes to the one of groups.
     """
-    taken: dict[str, Declared] = {}
+    taken: dict[str, TableSettings] = {}
     problems = []
     visible = [topic for topic in topics if topic not in OWN_TOPICS]
     for declared in settings.tables:
@@ -104,10 +105,11 @@ def expanded(settings: Settings, topics: Iterable[str]) -> tuple[list[Declared],
     return list(taken.values()), problems
 
 
-def _declared(given: dict[str, Any]) -> Declared:
+def _table_settings(given: dict[str, Any]) -> TableSettings:
     """Separate the fields of a table from those of its values. Raises ValidationError."""
+    ours = {key: given[key] for key in given.keys() & _OURS}
     values = {key: given[key] for key in given.keys() - _OURS}
-    return msgspec.convert({**{key: given[key] for key in given.keys() & _OURS}, "values": values}, Declared)
+    return msgspec.convert({**ours, "values": values}, TableSettings)
 
 
 def _check(settings: Settings) -> None:

@@ -22,7 +22,8 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from spark_integration.tables.catalog import Lake, open_catalog
+from spark_integration.tables import snapshots
+from spark_integration.tables.catalog import LakeSettings, open_catalog
 from spark_integration.tables.data_files import Written, data_file, row_files
 from spark_integration.tables.spans import ERROR_ROWS, OFFSETS, Covered, Span
 
@@ -41,7 +42,7 @@ MIDNIGHT = datetime(2026, 11, 30, tzinfo=UTC)
 
 def lake(directory: Path) -> Catalog:
     directory.mkdir(exist_ok=True)
-    return open_catalog(Lake(directory.as_uri()))
+    return open_catalog(LakeSettings(directory.as_uri()))
 
 
 def made_table(catalog: Catalog, **properties: str) -> Table:
@@ -70,12 +71,8 @@ def append(table: Table, start: int, end: int, *, day: int = 30, error: str | No
 
 def commit(table: Table, file: Written, properties: dict[str, str]) -> None:
     """Append a file; without properties, as another writer does."""
-    made = data_file(table, file)
-    with (
-        table.transaction() as transaction,
-        transaction._append_snapshot_producer(properties) as adding,
-    ):
-        adding.append_data_file(made)
+    with table.transaction() as transaction:
+        snapshots.append(transaction, [data_file(table, file)], properties)
 
 
 def offsets(table: Table) -> list[tuple[int, int]]:
