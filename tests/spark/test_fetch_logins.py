@@ -206,7 +206,7 @@ def test_a_stream_is_planned_by_a_login_of_the_jvm(
 def test_all_that_kafkas_client_can_do(broker: SecureBroker, tmp_path: Path) -> None:
     """The shaded client takes Kafka's names of classes, and shares a JVM with another version of itself."""
     token = tmp_path / "token.jwt"
-    token.write_text(broker.token(algorithm="RS256"))
+    token.write_text(broker.token(algorithm="RS256", lives_s=3600))
     signed = {
         "sasl.mechanism": "OAUTHBEARER",
         "sasl.jaas.config": f"{OAUTH} required;",
