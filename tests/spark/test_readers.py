@@ -54,8 +54,8 @@ PUBLIC = re.compile(
 
 
 COMMITTED = {"kafka.isolation.level": "read_committed"}
-QUERIES = pick("generated queries", short=8, long=400)
-HISTORIES = pick("histories", short=rounds(40), long=500)
+QUERIES = pick("generated queries", short=4, long=400)
+HISTORIES = pick("histories", short=rounds(20), long=500)
 
 Read = Callable[..., DataFrame]
 
