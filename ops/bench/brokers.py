@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, ClassVar, Protocol, Self
@@ -91,6 +91,12 @@ class Launch(Protocol):
     def __call__(
         self, command: Sequence[str], output: BinaryIO, environment: Mapping[str, str], /
     ) -> Process: ...
+
+
+class RunTool(Protocol):
+    """Runs one of Kafka's tools: words that start a JVM, and those of the tool."""
+
+    def __call__(self, java: Sequence[str], words: Sequence[str], /) -> object: ...
 
 
 def execute(command: Sequence[str], output: BinaryIO, environment: Mapping[str, str]) -> Process:
@@ -250,7 +256,7 @@ class Kafka(Broker):
     has_dynamic_quorum: bool = False
 
     name = "Apache Kafka"
-    run_tool: ClassVar[Callable[[Sequence[str], Sequence[str]], object]] = staticmethod(run_tool)
+    run_tool: ClassVar[RunTool] = staticmethod(run_tool)
 
     def command(self) -> Sequence[str]:
         java, libs = maven.java(), maven.kafka_classpath()
