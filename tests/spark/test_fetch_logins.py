@@ -18,7 +18,7 @@ from mpbroker.protocol.uuids import uuid_text
 from mpbroker.storage.checkpoints import read_topic_id
 from ops.bench.connector import connector_jars
 from ops.setup import maven
-from ops.setup.jvm_reader import spark_jars
+from ops.setup.jvm_reader import SHORT_LIVED, spark_jars
 from spark_integration.jvm.jar import jar_path
 from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S
@@ -232,7 +232,7 @@ def test_all_that_kafkas_client_can_do(broker: SecureBroker, tmp_path: Path) -> 
     assert topic_id is not None
     classes = ":".join([str(jar_path()), *connector_jars().split(","), f"{spark_jars()}/*"])
     allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={token.as_uri()}"
-    command = [maven.java(), allowed, f"-Djava.io.tmpdir={tmp_path}", "-cp", classes]
+    command = [maven.java(), *SHORT_LIVED, allowed, f"-Djava.io.tmpdir={tmp_path}", "-cp", classes]
     command.append(Path(__file__).with_name("Logins.java"))
     with relays(tmp_path) as others:
         printed = ran([*command, TOPIC, uuid_text(topic_id), RECORDS, *files], check=True).stdout.splitlines()
