@@ -3,6 +3,9 @@
 An object is a file. It is written and synced under another name first, then linked (`create`) or renamed
 (`put`), so that a crash leaves all of it or nothing. Nothing here has a deadline: a request to a mounted
 file system that hangs lasts as long as the file system lets it.
+
+The directory may be on the disk that commits wait for, as far as anybody knows. So a thread that gives way to
+others on the CPU (`pace.only_when_idle`) does so on the disk, too, and leaves the page cache to them.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from mpbroker.log.io import background_io
+from mpbroker.log.io.pace import PieceSize, is_in_background
 from mpbroker.remote.store.object_store import ObjectInfo, ObjectMissing, StoreError
 from mpbroker.remote.store.sized import SizedPieces
 from mpbroker.storage.checkpoints import fsync_directory, opened, write_all
@@ -24,6 +29,8 @@ UNFINISHED: Final = ".unfinished"
 # Those of a process that was killed are removed when they are as old as that.
 LEFTOVER_S: Final = 24 * 3600
 LONGEST_PART: Final = 255
+# On a disk that takes hardly longer for it than for a few kilobytes.
+PIECE_BYTES_MAX: Final = 1 << 20
 _NO_PARTS: Final = frozenset(("", ".", ".."))
 
 
@@ -128,8 +135,11 @@ class DirectoryStore:
         self._make(path.parent)
         try:
             with opened(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
-                for piece in pieces:
-                    write_all(fd, piece)
+                if is_in_background():
+                    _write_gently(fd, pieces)
+                else:
+                    for piece in pieces:
+                        write_all(fd, piece)
                 os.fsync(fd)
             yield unfinished
         finally:
@@ -162,3 +172,17 @@ class DirectoryStore:
                 with contextlib.suppress(FileNotFoundError):
                     found = named[part].stat()
                     yield ObjectInfo(name, found.st_size, found.st_mtime_ns // 1_000_000)
+
+
+def _write_gently(fd: int, pieces: Iterable[bytes]) -> None:
+    """Write pieces to a file that is empty, and rest as long as the disk takes for each. Raises OSError."""
+    size, position = PieceSize(background_io.PIECE_BYTES, PIECE_BYTES_MAX), 0
+    for given in pieces:
+        rest = memoryview(given)
+        while rest:
+            piece, rest = rest[: size.bytes], rest[size.bytes :]
+            took_s = background_io.write(fd, piece, position)
+            background_io.drop(fd, position, len(piece))
+            position += len(piece)
+            size.took(len(piece), took_s)
+            time.sleep(took_s)
