@@ -19,8 +19,11 @@ say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 show() { printf '$ %s\n' "$*"; "$@"; }
 give_up() { printf 'lake: %s\n' "$*" >&2; tail -n 5 "$directory"/*.log >&2; exit 1; }
 clean_up() {
-  [ -z "$below" ] || python "$bucket" empty "$below" || true
   for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null && wait "$pid" || true; done
+  case $below in
+    file://*) rm -rf "${below#file://}" ;;
+    ?*) python "$bucket" empty "$below" || true ;;
+  esac
   rm -rf "$directory"
 }
 trap clean_up EXIT

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from mpbroker.log.io import background_io
+from mpbroker.log.io.background_io import PIECE_BYTES, drop, write
 from mpbroker.log.io.pace import PieceSize, is_in_background
 from mpbroker.remote.store.object_store import ObjectInfo, ObjectMissing, StoreError
 from mpbroker.remote.store.sized import SizedPieces
@@ -176,13 +176,13 @@ class DirectoryStore:
 
 def _write_gently(fd: int, pieces: Iterable[bytes]) -> None:
     """Write pieces to a file that is empty, and rest as long as the disk takes for each. Raises OSError."""
-    size, position = PieceSize(background_io.PIECE_BYTES, PIECE_BYTES_MAX), 0
+    size, position = PieceSize(PIECE_BYTES, PIECE_BYTES_MAX), 0
     for given in pieces:
         rest = memoryview(given)
         while rest:
             piece, rest = rest[: size.bytes], rest[size.bytes :]
-            took_s = background_io.write(fd, piece, position)
-            background_io.drop(fd, position, len(piece))
+            took_s = write(fd, piece, position)
+            drop(fd, position, len(piece))
             position += len(piece)
             size.took(len(piece), took_s)
             time.sleep(took_s)
