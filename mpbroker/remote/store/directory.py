@@ -175,7 +175,10 @@ class DirectoryStore:
 
 
 def _write_gently(fd: int, pieces: Iterable[bytes]) -> None:
-    """Write pieces to a file that is empty, and rest as long as the disk takes for each. Raises OSError."""
+    """Write a file that is empty; the disk gets one small piece at a time. Raises OSError.
+
+    There are no rests: what is not uploaded yet stays on the disk, and is lost with it.
+    """
     size, position = PieceSize(PIECE_BYTES, PIECE_BYTES_MAX), 0
     for given in pieces:
         rest = memoryview(given)
@@ -185,4 +188,3 @@ def _write_gently(fd: int, pieces: Iterable[bytes]) -> None:
             drop(fd, position, len(piece))
             position += len(piece)
             size.took(len(piece), took_s)
-            time.sleep(took_s)
