@@ -1,4 +1,4 @@
-"""Tries an object store, or removes all objects below a URL: `python ops/demo/bucket.py try|empty URL`."""
+"""Tries an object store, empties it, or counts records: `python ops/demo/bucket.py try|empty|count URL`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import time
 from statistics import median
 
+import mpbroker
 from mpbroker.remote.store.object_store import ObjectStore, delete_checked
 from mpbroker.remote.store.opening import open_store
 from mpbroker.remote.store.self_test import check_store
@@ -60,6 +61,9 @@ def attempt(store: ObjectStore, url: str) -> None:
 
 
 def main(action: str, url: str, *rest: str) -> None:
+    if action == "count":
+        print(mpbroker.read("orders", bucket=url).read_all().num_rows)
+        return
     store = open_store(url, TIMEOUT_MS)
     match action:
         case "race":
