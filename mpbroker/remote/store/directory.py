@@ -18,8 +18,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from mpbroker.log.io.background_io import PIECE_BYTES, drop, write
-from mpbroker.log.io.pace import PieceSize, is_in_background
+from mpbroker.log.io.background_io import drop
+from mpbroker.log.io.file_system import write_back
+from mpbroker.log.io.pace import is_in_background
 from mpbroker.remote.store.object_store import ObjectInfo, ObjectMissing, StoreError
 from mpbroker.remote.store.sized import SizedPieces
 from mpbroker.storage.checkpoints import fsync_directory, opened, write_all
@@ -29,8 +30,8 @@ UNFINISHED: Final = ".unfinished"
 # Those of a process that was killed are removed when they are as old as that.
 LEFTOVER_S: Final = 24 * 3600
 LONGEST_PART: Final = 255
-# On a disk that takes hardly longer for it than for a few kilobytes.
-PIECE_BYTES_MAX: Final = 1 << 20
+# Smaller steps cost more CPU. A commit that waits for one hardly notices.
+STEP_BYTES: Final = 256 << 10
 _NO_PARTS: Final = frozenset(("", ".", ".."))
 
 
@@ -175,16 +176,15 @@ class DirectoryStore:
 
 
 def _write_gently(fd: int, pieces: Iterable[bytes]) -> None:
-    """Write a file that is empty; the disk gets one small piece at a time. Raises OSError.
+    """Write a file that is empty. The disk gets STEP_BYTES at a time, and the page cache keeps no more.
 
-    There are no rests: what is not uploaded yet stays on the disk, and is lost with it.
+    There are no rests: what is not uploaded yet stays on the disk, and is lost with it. Raises OSError.
     """
-    size, position = PieceSize(PIECE_BYTES, PIECE_BYTES_MAX), 0
-    for given in pieces:
-        rest = memoryview(given)
-        while rest:
-            piece, rest = rest[: size.bytes], rest[size.bytes :]
-            took_s = write(fd, piece, position)
-            drop(fd, position, len(piece))
-            position += len(piece)
-            size.took(len(piece), took_s)
+    written = settled = 0
+    for piece in pieces:
+        write_all(fd, piece)
+        written += len(piece)
+        while written - settled >= STEP_BYTES:
+            write_back(fd, settled, STEP_BYTES)
+            drop(fd, settled, STEP_BYTES)
+            settled += STEP_BYTES
