@@ -104,9 +104,9 @@ class MpbrokerReader(spark.DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[SparkTask]:
-        return self.planned()
+        return self.plan_tasks()
 
-    def planned(self, conditions: Sequence[Condition] = ()) -> list[SparkTask]:
+    def plan_tasks(self, conditions: Sequence[Condition] = ()) -> list[SparkTask]:
         from mpbroker.reading.catalogs import open_catalog
         from mpbroker.reading.plan import plan
 
@@ -133,7 +133,7 @@ class FilteringReader(MpbrokerReader):
         return [one for one in filters if id(one) not in fulfilled]
 
     def partitions(self) -> list[SparkTask]:
-        return self.planned(self._conditions)
+        return self.plan_tasks(self._conditions)
 
 
 def _condition_of(found: spark.Filter) -> Condition | None:

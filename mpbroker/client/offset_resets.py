@@ -130,7 +130,7 @@ class ResetPlan(NamedTuple):
         return {place: Reset("to-offset", offsets[place]) for place in _there(admin, named)}
 
 
-def planned(
+def plan_resets(
     admin: Admin, name: str, plan: ResetPlan, rows: list[dict[str, Any]], say: Callable[[str], None]
 ) -> dict[TopicPartition, int] | None:
     """Return a group's new offsets (None: nothing to reset); append a row for each. Raises ClientError."""

@@ -77,7 +77,7 @@ def client_throttles(key: ApiKey, version: int) -> bool:
     return version >= CLIENT_THROTTLES_FROM.get(key, 0)
 
 
-class Span(NamedTuple):
+class VersionRange(NamedTuple):
     """The lowest and the highest version of a request that a node supports."""
 
     lowest: int
@@ -87,8 +87,8 @@ class Span(NamedTuple):
 class NodeApiVersions:
     """The versions that one node speaks."""
 
-    def __init__(self, spans: Mapping[int, Span]) -> None:
-        self._spans = spans
+    def __init__(self, ranges: Mapping[int, VersionRange]) -> None:
+        self._ranges = ranges
 
     def usable(self, key: ApiKey, *, by_id: bool = False) -> int:
         """Return the highest common version. Raises UnsupportedVersion.
@@ -96,7 +96,7 @@ class NodeApiVersions:
         VERSION_CAPS limit the version, unless the request names topics by id (`by_id`).
         """
         ours = valid_versions(key)
-        theirs = self._spans.get(key)
+        theirs = self._ranges.get(key)
         if theirs is None:
             raise UnsupportedVersion(f"the broker has no {key.name} requests")
         cap = ours[-1] if by_id else VERSION_CAPS.get(key, ours[-1])
@@ -134,13 +134,13 @@ class ApiVersionsTalk:
 
     def received(self, response: ApiVersionsResponse) -> str | None:
         """Take the response; return a problem or None. Sets `versions` or the next request's version."""
-        spans = {api.api_key: Span(api.min_version, api.max_version) for api in response.api_keys}
+        ranges = {api.api_key: VersionRange(api.min_version, api.max_version) for api in response.api_keys}
         if not response.error_code:
-            self.versions = NodeApiVersions(spans)
+            self.versions = NodeApiVersions(ranges)
             return None
         if response.error_code != ErrorCode.UNSUPPORTED_VERSION or self._version == 0:
             return f"it does not name its versions (ApiVersions failed with error {response.error_code})"
-        listed = spans.get(ApiKey.API_VERSIONS)
+        listed = ranges.get(ApiKey.API_VERSIONS)
         lower = min(listed.highest, self._version) if listed is not None else 0
         # Never ask in the same version again: a broker may refuse a version and list it.
         self._version = lower if 0 <= lower < self._version else 0

@@ -23,7 +23,7 @@ from mpbroker.client.offset_resets import (
     by_duration,
     explained,
     parse_topic,
-    planned,
+    plan_resets,
     to_datetime,
 )
 from mpbroker.client.positions import parse_before
@@ -160,7 +160,7 @@ class ResetOffsets(_Change):
     def _reset(self, plan: ResetPlan, client: Admin) -> Answer:
         rows: list[dict[str, Any]] = []
         remarks: list[str] = []
-        offsets = planned(client, self.group, plan, rows, remarks.append)
+        offsets = plan_resets(client, self.group, plan, rows, remarks.append)
         if offsets is None:
             raise FailedPrecondition(f"group {self.group} has no committed offsets: choose a topic")
         if self.execute and offsets:

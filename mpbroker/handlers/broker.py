@@ -124,7 +124,7 @@ class Broker(Services):
         """
         reader = self.readers.get(topic.name, now)
         word = self.damaged.load(topic.partitions[now.partition].slot)
-        reader.heed(version_of(word, now.generation))
+        reader.load_damages(version_of(word, now.generation))
         return reader
 
 

@@ -1,4 +1,4 @@
-"""Finds topics in a bucket, alone or beside their broker, and cuts ranges of them into tasks.
+"""Finds and follows topics in a bucket, alone or beside their broker, and cuts ranges of them into tasks.
 
 Nothing is downloaded to cut a range: a segment's offsets are taken to be spread evenly over its bytes.
 """
@@ -23,13 +23,14 @@ from mpbroker.reading.errors import SourceUnavailable
 from mpbroker.reading.options import ReadOptions, TopicPartition
 from mpbroker.reading.plan import (
     BucketFiles,
-    History,
     Lineage,
     OffsetRange,
     PartitionBounds,
+    RestoreHistory,
     Restores,
     TaskRange,
     by_offsets,
+    selected,
 )
 from mpbroker.reading.read_bucket import read_bucket
 from mpbroker.reading.remote_catalog import RemoteCatalog
@@ -159,6 +160,38 @@ class BucketCatalog:
         return None
 
 
+class BucketFollower:
+    """Follows topics in a bucket: reads on in its ledger. (Protocol: Follower.)
+
+    A bucket is as a broker at rest: it may be behind offsets that a query has read elsewhere.
+    """
+
+    is_at_rest = True
+
+    def __init__(self, catalog: BucketCatalog, options: ReadOptions) -> None:
+        self.catalog = self.restore_history = catalog
+        self._options = options
+        self._bounds: Mapping[TopicPartition, PartitionBounds] = {}
+        self._read_at = 0.0
+
+    def poll(self) -> Mapping[TopicPartition, PartitionBounds]:
+        """See Follower."""
+        if not self._bounds or time.monotonic() - self._read_at >= VIEW_AGE_S:
+            is_new = self.catalog.view.refresh()
+            if is_new or not self._bounds:
+                self._bounds = self.catalog.bounds(selected(self.catalog, self._options))
+            self._read_at = time.monotonic()
+        return self._bounds
+
+    def wait(self, timeout_s: float) -> None:
+        """See Follower. The next poll may still find nothing new."""
+        time.sleep(timeout_s)
+
+    def close(self) -> None:
+        """See Follower."""
+        self.catalog.close()
+
+
 class SeamCatalog(RemoteCatalog):
     """The topics of brokers, of which tasks read sealed segments in the bucket, and fetch the rest.
 
@@ -181,7 +214,7 @@ class SeamCatalog(RemoteCatalog):
         return self._bucket.view
 
     @property
-    def history(self) -> History:
+    def restore_history(self) -> RestoreHistory:
         self.view  # noqa: B018 - reads it again if it is old
         return self._bucket
 

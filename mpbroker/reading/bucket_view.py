@@ -26,7 +26,6 @@ from mpbroker.remote.cuts.manifest import (
     cut_name,
     decode_manifest,
 )
-from mpbroker.remote.layout.indexes import IndexSizes
 from mpbroker.remote.ledger.entries import decode_entry, entry_name
 from mpbroker.remote.ledger.events import CutTaken, SegmentAdded, Started, TakenOver
 from mpbroker.remote.ledger.reader import LedgerReader
@@ -263,7 +262,7 @@ def _base(segment: SegmentAdded) -> int:
 
 def _part(segment: SegmentAdded, name: str) -> tuple[StoredBytes, ...]:
     """Return where a part of a segment's `.indexes` is (a field of IndexSizes); nothing if it is empty."""
-    sizes = IndexSizes(*segment.index_sizes)
+    sizes = segment.index_sizes
     place = StoredBytes(segment.objects.indexes, getattr(sizes.positions, name), getattr(sizes, name))
     return (place,) if place.length else ()
 

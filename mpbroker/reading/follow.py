@@ -24,7 +24,7 @@ from mpbroker.reading.errors import FilesUnavailable, OptionError, SourceUnavail
 from mpbroker.reading.local_catalog import LocalCatalog
 from mpbroker.reading.log_dirs import running_broker
 from mpbroker.reading.options import ReadOptions, TopicPartition
-from mpbroker.reading.plan import Catalog, History, PartitionBounds, selected
+from mpbroker.reading.plan import Catalog, PartitionBounds, RestoreHistory, selected
 from mpbroker.reading.remote_catalog import RemoteCatalog
 from shm.table import SlotTable
 
@@ -71,7 +71,7 @@ class Follower(Protocol):
         """Return whether no broker serves the partitions now. The known bounds may then be outdated."""
 
     @property
-    def history(self) -> History | None:
+    def restore_history(self) -> RestoreHistory | None:
         """Return what knows whether the broker was restored; None if nothing does."""
 
     def poll(self) -> Bounds:
@@ -95,8 +95,7 @@ def follow(options: ReadOptions) -> Follower:
     if isinstance(catalog, LocalCatalog):
         return LocalFollower(catalog, options)
     if not isinstance(catalog, RemoteCatalog):
-        from mpbroker.reading.bucket_catalog import BucketCatalog
-        from mpbroker.reading.follow_bucket import BucketFollower
+        from mpbroker.reading.bucket_catalog import BucketCatalog, BucketFollower
 
         assert isinstance(catalog, BucketCatalog)
         return BucketFollower(catalog, options)
@@ -165,7 +164,7 @@ class LocalFollower:
     checkpointed high watermarks, which may be lower after a crash.
     """
 
-    history = None
+    restore_history = None
 
     def __init__(self, catalog: LocalCatalog, options: ReadOptions) -> None:
         self._options = options
@@ -332,8 +331,8 @@ class RemoteFollower:
         self._holds_until = 0.0
 
     @property
-    def history(self) -> History | None:
-        return self.catalog.history
+    def restore_history(self) -> RestoreHistory | None:
+        return self.catalog.restore_history
 
     def poll(self) -> Bounds:
         begun = time.monotonic()

@@ -60,7 +60,7 @@ class Segment:
     bound: Bound | None
 
 
-class Log(NamedTuple):
+class ReadableLog(NamedTuple):
     """The part of a partition that may be read: offsets [start, end).
 
     Compaction may have removed some of the offsets below `cleaned`.
@@ -74,7 +74,7 @@ class Log(NamedTuple):
     segments: tuple[Segment, ...]
 
 
-def logs(options: ReadOptions) -> list[Log]:
+def readable_logs(options: ReadOptions) -> list[ReadableLog]:
     """Return the selected partitions, with their files. Raises SourceUnavailable, OptionError."""
     with closing(open_catalog(options)) as catalog:
         bounds = catalog.bounds(selected(catalog, options))
@@ -91,9 +91,9 @@ def logs(options: ReadOptions) -> list[Log]:
     return found
 
 
-def _log(topic: str, number: int, start: int, end: int, files: LocalFiles | None) -> Log:
+def _log(topic: str, number: int, start: int, end: int, files: LocalFiles | None) -> ReadableLog:
     if files is None:
-        return Log(topic, number, start, end, 0, ())
+        return ReadableLog(topic, number, start, end, 0, ())
     directory = Path(files.directory)
     bases = segments_of(directory)
     # Records below the log's start are in its first segment, but count as deleted.
@@ -104,7 +104,7 @@ def _log(topic: str, number: int, start: int, end: int, files: LocalFiles | None
             bound = files.bound if base == files.bound.segment_base else None
             segments.append(Segment(topic, number, str(directory / segment_name(base)), base, bound))
     cleaned = read_offsets(directory.parent / CLEANER_OFFSETS).get((topic, number), 0)
-    return Log(topic, number, start, end, cleaned, tuple(segments))
+    return ReadableLog(topic, number, start, end, cleaned, tuple(segments))
 
 
 def headers(segment: Segment) -> Iterator[pa.RecordBatch]:

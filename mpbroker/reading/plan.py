@@ -187,7 +187,7 @@ What nobody knows is left out.
 """
 
 
-class History(Protocol):
+class RestoreHistory(Protocol):
     """Knows which restores of the broker there were: each replaces what logs had above some offsets."""
 
     @property

@@ -20,7 +20,7 @@ from mpbroker.reading.columns import Columns
 from mpbroker.reading.errors import CorruptLog, SourceUnavailable
 from mpbroker.reading.log_dirs import is_of, permission_needed
 from mpbroker.reading.plan import LocalFiles, TaskRange, report_loss
-from mpbroker.reading.segments import Piece, opened_piece, spans, windows
+from mpbroker.reading.segments import Piece, opened_piece, segment_ranges, windows
 from mpbroker.reading.transactions import aborted_in, check_later_markers
 from mpbroker.records.aborted import AbortedRanges
 from mpbroker.records.errors import CorruptBatch
@@ -82,7 +82,7 @@ def read_local(
                     # Read before any segment is opened: see `aborted_in`.
                     ranges = [*files.aborted, *aborted_in(directory, task.start, task.end)]
                     aborted = AbortedRanges(ranges, complete=True)
-                first, found = spans(directory, files.bound, start, task.end)
+                first, found = segment_ranges(directory, files.bound, start, task.end)
         except _HasMoved as error:
             tries += 1
             if tries <= TRIES:

@@ -21,7 +21,7 @@ from mpbroker.protocol.numbers import EARLIEST, LATEST, READ_COMMITTED, READ_UNC
 from mpbroker.reading.connections import CONNECTIONS
 from mpbroker.reading.errors import SERVERS_ADVICE, OptionError, SourceUnavailable
 from mpbroker.reading.options import ReadOptions, TopicPartition
-from mpbroker.reading.plan import History, Lineage, OffsetRange, PartitionBounds, TaskRange, by_offsets
+from mpbroker.reading.plan import Lineage, OffsetRange, PartitionBounds, RestoreHistory, TaskRange, by_offsets
 from mpbroker.storage.leader_epochs import NO_EPOCH, NO_OFFSET
 
 CONSUMER = -1
@@ -192,7 +192,7 @@ class RemoteCatalog:
         self._topic_ids: dict[str, bytes | None] = {}
 
     @property
-    def history(self) -> History | None:
+    def restore_history(self) -> RestoreHistory | None:
         """Return what knows whether the broker was restored; None if nothing does."""
         return None
 

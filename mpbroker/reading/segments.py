@@ -2,7 +2,7 @@
 
 Segments are created and deleted, and a new file may get the name and even the inode number of a deleted one.
 So a position is looked up in an open file, with the offset index and a short scan, and is used only until the
-file is closed. Only offsets are kept for longer (`Span`).
+file is closed. Only offsets are kept for longer (`SegmentRange`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LARGEST_RELATIVE_OFFSET = (1 << 31) - 1
 _LISTINGS = 3
 
 
-class Span(NamedTuple):
+class SegmentRange(NamedTuple):
     """Offsets [start, end) of the segment `base`. Compaction may have removed all of their records."""
 
     base: int
@@ -107,7 +107,7 @@ def _last_indexed(index_fd: int, base: int, position: int) -> int:
     return found
 
 
-def spans(directory: Path, bound: Bound, start: int, end: int) -> tuple[int, list[Span]]:
+def segment_ranges(directory: Path, bound: Bound, start: int, end: int) -> tuple[int, list[SegmentRange]]:
     """Return the base offset of the partition's first segment, and the parts of [start, end) by segment.
 
     `end` is at most the bound's offset. Raises SegmentGone, OSError.
@@ -118,7 +118,7 @@ def spans(directory: Path, bound: Bound, start: int, end: int) -> tuple[int, lis
     found = []
     # A segment may be listed together with those that it replaces.
     for base, following in zip(bases, [*bases[1:], end], strict=True):
-        one = Span(base, max(start, base), min(end, following))
+        one = SegmentRange(base, max(start, base), min(end, following))
         if one.start < one.end:
             found.append(one)
     return bases[0], found
@@ -131,11 +131,11 @@ def pieces(directory: Path, bound: Bound, start: int, end: int) -> Iterator[Piec
     """
     for left in reversed(range(_LISTINGS)):
         try:
-            for span in spans(directory, bound, start, end)[1]:
-                start = span.start
-                with opened_piece(directory, span) as piece:
+            for part in segment_ranges(directory, bound, start, end)[1]:
+                start = part.start
+                with opened_piece(directory, part) as piece:
                     yield piece
-                start = span.end
+                start = part.end
         except SegmentGone:
             # Retention took it after it was listed, or the cleaner merged it into another one.
             if not left:
@@ -145,18 +145,18 @@ def pieces(directory: Path, bound: Bound, start: int, end: int) -> Iterator[Piec
 
 
 @contextmanager
-def opened_piece(directory: Path, span: Span) -> Iterator[Piece]:
-    """Open the segment, and yield the batches that have the offsets of the span.
+def opened_piece(directory: Path, part: SegmentRange) -> Iterator[Piece]:
+    """Open the segment, and yield the batches that have the offsets of the part.
 
     The end position is looked up by offset. A published bound has a position, too, but that position is wrong
     if the cleaner has replaced the file meanwhile. Raises SegmentGone, CorruptLog, OSError.
     """
-    with opened(directory, span.base) as fd:
-        yield _piece(directory, span, fd)
+    with opened(directory, part.base) as fd:
+        yield _piece(directory, part, fd)
 
 
-def _piece(directory: Path, span: Span, fd: int) -> Piece:
-    base, start, end = span
+def _piece(directory: Path, part: SegmentRange, fd: int) -> Piece:
+    base, start, end = part
     size = os.fstat(fd).st_size
     position = 0
     path = directory / segment_name(base)

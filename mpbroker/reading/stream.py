@@ -304,13 +304,13 @@ class Stream:
 
         If nobody knows where, return the partition's offset. Raises SourceUnavailable.
         """
-        history = None if self._follower is None else self._follower.history
-        if history is None or offsets.generation in (None, history.generation):
+        restore_history = None if self._follower is None else self._follower.restore_history
+        if restore_history is None or offsets.generation in (None, restore_history.generation):
             return {}
         assert offsets.generation is not None
-        key = offsets.generation, history.generation
+        key = offsets.generation, restore_history.generation
         if key not in self._restores:
-            self._restores = {key: history.restores(offsets.generation)}
+            self._restores = {key: restore_history.restores(offsets.generation)}
         found: dict[TopicPartition, int] = {}
         for kept in self._restores[key]:
             for one, offset in offsets.offsets.items():
@@ -350,7 +350,7 @@ class Stream:
         found = follower.poll()
         if found is not self._bounds:
             ends = {one: bounds.end for one, bounds in found.items()}
-            generation = None if follower.history is None else follower.history.generation
+            generation = None if follower.restore_history is None else follower.restore_history.generation
             self._bounds, self._ends = found, StreamOffsets(ends, _topic_ids(found), generation)
         return found
 

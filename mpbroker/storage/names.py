@@ -53,6 +53,8 @@ REMOTE_SEGMENTS = "mpbroker.remote"
 UNDELETED_START = "mpbroker.undeleted"
 # Ours, in the first log directory: the ledger's owner (mpbroker.remote.ledger.owner).
 REMOTE_OWNER = "mpbroker.remote.owner"
+# Ours, in the first log directory of a standby: the entry by which it claims the ledger.
+REMOTE_CLAIM = "mpbroker.remote.claim"
 # The prefix of the names of all files that are ours alone; a topic's name may have it, too.
 OWN_PREFIX = "mpbroker."
 

@@ -216,7 +216,7 @@ class PartitionReader:
         self._damaged_indexes: dict[int, Damage] = {}
         self._damage_version = 0
 
-    def heed(self, damage_version: int) -> None:
+    def load_damages(self, damage_version: int) -> None:
         """Load the damages again if `damage_version` has changed. Raises CheckpointCorrupt, OSError."""
         if damage_version != self._damage_version:
             found = damages_of(self.directory) if damage_version else []

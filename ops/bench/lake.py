@@ -33,7 +33,7 @@ from ops.bench.scenarios import create_topic
 from ops.bench.spark import Shape, batches, environment, run
 from ops.docs import figures, tiering
 from spark_integration.jvm.jar import jar_path
-from spark_integration.tables.catalog import Lake, open_catalog
+from spark_integration.tables.catalog import LakeSettings, open_catalog
 from spark_integration.tables.spans import covered
 
 QUERIES: Final = ("all", "value", "count")
@@ -151,7 +151,7 @@ def lag(directory: Path, broker: Mpbroker, seconds: float) -> Figures:
 
 def ends(directory: Path) -> int:
     """Return the offset at which the table ends."""
-    found = covered(open_catalog(Lake(f"file://{directory / 'lake'}")).load_table(TABLE))
+    found = covered(open_catalog(LakeSettings(f"file://{directory / 'lake'}")).load_table(TABLE))
     return sum(span.end for span in found.ends().values()) if found else 0
 
 

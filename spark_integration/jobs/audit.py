@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own custom
 
-from mpbroker.reading.headers import HEADERS, Log, Segment, headers, logs
+from mpbroker.reading.headers import HEADERS, ReadableLog, Segment, headers, readable_logs
 from spark_integration.jobs.frame import Notice, Silent, Source
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def audit(spark: SparkSession, source: Source, notice: Notice | None = None, *, 
     """
     from mpbroker.reading.options import parse_options
 
-    whole = logs(parse_options(source.options(**{"kafka.isolation.level": "read_uncommitted"})))
+    whole = readable_logs(parse_options(source.options(**{"kafka.isolation.level": "read_uncommitted"})))
     found = Audit([PartitionAudit(*log[:4], len(log.segments)) for log in whole])
     segments = [segment for log in whole for segment in log.segments]
     if segments:
@@ -164,7 +164,7 @@ def batches(spark: SparkSession, segments: Sequence[Segment]) -> DataFrame:
     return spark.range(0, len(wanted), 1, len(wanted)).mapInArrow(scan, _DDL)
 
 
-def _fill(found: Audit, frame: DataFrame, whole: Sequence[Log]) -> None:
+def _fill(found: Audit, frame: DataFrame, whole: Sequence[ReadableLog]) -> None:
     by_name = {(one.topic, one.partition): one for one in found.partitions}
     bounds = {(log.topic, log.partition): log for log in whole}
     _numbers(frame, by_name)
@@ -205,7 +205,7 @@ def _numbers(frame: DataFrame, by_name: Mapping[tuple[str, int], PartitionAudit]
             setattr(one, name, row[name])
 
 
-def _gaps(frame: DataFrame, bounds: Mapping[tuple[str, int], Log]) -> Iterator[Gap]:
+def _gaps(frame: DataFrame, bounds: Mapping[tuple[str, int], ReadableLog]) -> Iterator[Gap]:
     """Yield the gaps between batches, before the first and after the last."""
     in_order = Window.partitionBy("topic", "partition").orderBy("firstOffset")
     there = frame.where("firstOffset is not null")
@@ -221,7 +221,7 @@ def _gaps(frame: DataFrame, bounds: Mapping[tuple[str, int], Log]) -> Iterator[G
         yield from _classified(log, next_offset, log.end)
 
 
-def _classified(log: Log, start: int, end: int) -> Iterator[Gap]:
+def _classified(log: ReadableLog, start: int, end: int) -> Iterator[Gap]:
     """Split a gap at the cleaner's checkpoint: compaction removed the part below, the rest is a hole."""
     start = max(start, log.start)
     middle = min(max(log.cleaned, start), end)

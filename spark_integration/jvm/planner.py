@@ -35,7 +35,7 @@ def manifest(request: dict[str, Any]) -> dict[str, Any]:
         return {"declined": DECODES}
     schema = StructType.fromJson(json.loads(request["schema"]))
     reader = MpbrokerReader(request["options"], schema)
-    tasks = reader.planned([_condition(**one) for one in request["conditions"]])
+    tasks = reader.plan_tasks([_condition(**one) for one in request["conditions"]])
     return manifest_of([task.range for task in tasks], options)
 
 

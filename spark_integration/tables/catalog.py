@@ -40,7 +40,7 @@ _HINT: Final = "version-hint.text"
 _VERSION: Final = re.compile(r".*/v(\d+)\.metadata\.json").fullmatch
 
 
-class Lake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class LakeSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where tables are: a URL for all their files, and a catalog (by pyiceberg's names) if not the bucket."""
 
     location: str
@@ -51,7 +51,7 @@ class Lake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return "/".join((self.location.rstrip("/"), *identifier))
 
 
-def open_catalog(lake: Lake) -> Catalog:
+def open_catalog(lake: LakeSettings) -> Catalog:
     """Open the catalog of a lake. Raises StoreRefused, and pyiceberg's errors."""
     store_of(lake.location)
     properties = {
@@ -68,7 +68,7 @@ class FileSystemCatalog(MetastoreCatalog):
 
     def __init__(self, name: str, **properties: str) -> None:
         super().__init__(name, **properties)
-        self._lake = Lake(properties[LOCATION])
+        self._lake = LakeSettings(properties[LOCATION])
         self._store = store_of(self._lake.location)
 
     def create_table(

@@ -27,8 +27,8 @@ from spark_integration.tables.spans import (
     OFFSETS,
     RUN,
     Covered,
-    Log,
     Span,
+    TopicIdPartition,
     covered,
     has_batch,
 )
@@ -59,7 +59,7 @@ class Batch:
     before: Covered
     spans: Sequence[Span] = ()
     files: Sequence[Written] = ()
-    cut: Mapping[Log, int] = field(default_factory=dict)
+    cut: Mapping[TopicIdPartition, int] = field(default_factory=dict)
 
     def after(self) -> Covered:
         """Return the offsets in the table after the commit. Raises JobError if spans do not join."""
@@ -137,7 +137,7 @@ def _replace(table: Table, transaction: Transaction, batch: Batch, properties: d
             replacing.append_data_file(data_file(table, one))
 
 
-def _of_cut(cut: Mapping[Log, int]) -> str:
+def _of_cut(cut: Mapping[TopicIdPartition, int]) -> str:
     """Return Iceberg's filter of the files that may have rows to cut; ids have no quotes."""
     found = []
     for (topic_id, partition), at in cut.items():
@@ -146,7 +146,7 @@ def _of_cut(cut: Mapping[Log, int]) -> str:
     return " or ".join(found)
 
 
-def _is_cut(rows: pa.Table, cut: Mapping[Log, int]) -> pa.ChunkedArray:
+def _is_cut(rows: pa.Table, cut: Mapping[TopicIdPartition, int]) -> pa.ChunkedArray:
     found = [
         pc.and_(
             pc.and_(_is_topic(rows, topic_id), pc.equal(rows["_partition_index"], partition)),

@@ -13,7 +13,7 @@ from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotsUpdate
 from pyiceberg.utils.properties import property_as_int
 
-from spark_integration.tables.spans import OFFSETS, history, property_of
+from spark_integration.tables.spans import OFFSETS, newest_first, property_of
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -63,7 +63,7 @@ def expired(metadata: TableMetadata, now_ms: int) -> list[int]:
 
 
 def _to_offsets(metadata: TableMetadata) -> Iterator[int]:
-    for one in history(metadata):
+    for one in newest_first(metadata):
         yield one.snapshot_id
         if property_of(one, OFFSETS) is not None:
             return

@@ -28,9 +28,9 @@ from spark_integration.tables import values
 from spark_integration.tables.catalog import open_catalog
 from spark_integration.tables.commit import Batch, Overtaken, commit
 from spark_integration.tables.data_files import TIMESTAMP, Written, write
-from spark_integration.tables.planning import Step, epochs_of, id_text, planned
+from spark_integration.tables.planning import Step, epochs_of, id_text, plan_step
 from spark_integration.tables.progress import TableProgress
-from spark_integration.tables.settings import Declared, Settings, expanded
+from spark_integration.tables.settings import Settings, TableSettings, expanded
 from spark_integration.tables.spans import NO_EPOCH, Covered, covered
 from spark_integration.tables.upkeep import Upkeep
 
@@ -132,13 +132,13 @@ class TablesJob:
                     self._progress_of(declared).failed(sentence_of(error))
         return is_behind, failed
 
-    def _step(self, declared: Declared, topics: Catalog) -> bool:
+    def _step(self, declared: TableSettings, topics: Catalog) -> bool:
         """Make one commit, if there is something to get; return whether nothing is left after it."""
         table = self._table(declared)
         before = covered(table) or Covered(declared.topic)
         if before.topic != declared.topic:
             raise JobError(f"the table has topic {before.topic}, not {declared.topic}: name another one")
-        step = self._planned(before, declared, topics)
+        step = self._plan(before, declared, topics)
         self._report(step)
         if not (step.spans or step.cut):
             self._progress_of(declared).reached(table, step.topic_id)
@@ -161,7 +161,7 @@ class TablesJob:
         self._upkeep.committed(table)
         return step.is_whole
 
-    def _planned(self, before: Covered, declared: Declared, topics: Catalog) -> Step:
+    def _plan(self, before: Covered, declared: TableSettings, topics: Catalog) -> Step:
         """Plan the next commit. Raises SourceUnavailable, CorruptLog."""
         wanted = [(declared.topic, number) for number in topics.partitions(declared.topic)]
         topic_id = next(iter(topics.bounds(wanted[:1]).values())).topic_id
@@ -169,7 +169,7 @@ class TablesJob:
         lineages = topics.lineages({one: known.get(one[1], NO_EPOCH) for one in wanted})
         bounds = _by_number(topics.bounds(wanted))
         most = self._settings.job.offsets_per_commit
-        return planned(before, bounds, _by_number(lineages), most)
+        return plan_step(before, bounds, _by_number(lineages), most)
 
     def _report(self, step: Step) -> None:
         """Tell what a step waits for, has lost or replaces. Raises DataLoss."""
@@ -184,17 +184,17 @@ class TablesJob:
                 f"partition {number} was restored to offset {at}: rows from there on are replaced"
             )
 
-    def _written(self, table: Table, declared: Declared, step: Step) -> tuple[Table, Sequence[Written]]:
+    def _written(self, table: Table, declared: TableSettings, step: Step) -> tuple[Table, Sequence[Written]]:
         """Write the rows of a step, after the changes of the table's schema that they need.
 
         Raises Overtaken if another writer has changed the table's schema since.
         """
         if not step.spans:
             return table, ()
-        how = values.declaration(declared.values, self._settings.directory)
+        how = values.value_settings(declared.values, self._settings.directory)
         frame = self._frame(declared.topic, step)
         ids = values.schema_ids(frame, how)
-        plan = values.planned(how, table.schema(), ids, [field.name for field in table.spec().fields])
+        plan = values.plan_rows(how, table.schema(), ids, [field.name for field in table.spec().fields])
         if plan.changes:
             try:
                 with table.update_schema() as update:
@@ -224,14 +224,14 @@ class TablesJob:
         if any(ids.get(span.partition, "") != span.topic_id for span in step.spans):
             raise JobError(f"topic {topic} was deleted or recreated while it was read: nothing was committed")
 
-    def _table(self, declared: Declared) -> Table:
+    def _table(self, declared: TableSettings) -> Table:
         """Load a table; make it if it is not there."""
         try:
             return self._catalog.load_table(declared.name)
         except NoSuchTableError:
             pass
         identifier = tuple(declared.name.split("."))
-        schema = values.created(values.declaration(declared.values, self._settings.directory))
+        schema = values.created(values.value_settings(declared.values, self._settings.directory))
         self._catalog.create_namespace_if_not_exists(identifier[:-1])
         return self._catalog.create_table_if_not_exists(
             identifier,
@@ -241,7 +241,7 @@ class TablesJob:
             properties=_PROPERTIES,
         )
 
-    def _progress_of(self, declared: Declared) -> TableProgress:
+    def _progress_of(self, declared: TableSettings) -> TableProgress:
         if declared.name not in self._progress:
             self._progress[declared.name] = TableProgress(declared.name, self._settings.options())
         return self._progress[declared.name]

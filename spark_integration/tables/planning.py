@@ -8,7 +8,7 @@ from json import dumps
 
 from mpbroker.protocol.uuids import uuid_text
 from mpbroker.reading.plan import Lineage, PartitionBounds
-from spark_integration.tables.spans import Covered, Log, Span
+from spark_integration.tables.spans import Covered, Span, TopicIdPartition
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Step:
 
     topic_id: str | None = None
     spans: list[Span] = field(default_factory=list)
-    cut: dict[Log, int] = field(default_factory=dict)
+    cut: dict[TopicIdPartition, int] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
     ahead: list[str] = field(default_factory=list)
     is_whole: bool = True
@@ -38,7 +38,7 @@ class Step:
         }
 
 
-def planned(
+def plan_step(
     before: Covered,
     bounds: Mapping[int, PartitionBounds],
     lineages: Mapping[int, Lineage],
@@ -88,4 +88,4 @@ def _limit(step: Step, most: int) -> None:
 
 def _first(span: Span, most: int, total: int) -> Span:
     size = max(1, (span.end - span.start) * most // total)
-    return Span(*span.log, span.start, span.start + size, span.epoch)
+    return Span(*span.key, span.start, span.start + size, span.epoch)

@@ -18,7 +18,7 @@ from mpbroker.protocol.table_progress import TableNote, group_of, note_of
 from mpbroker.reading.group_progress import TIMEOUT_MS, GroupProgress
 from mpbroker.reading.options import ReadOptions, TopicPartition
 from mpbroker.reading.remote_catalog import client_config, servers_of
-from spark_integration.tables.spans import OFFSETS, covered, history, property_of
+from spark_integration.tables.spans import OFFSETS, covered, newest_first, property_of
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -63,7 +63,9 @@ def note_of_table(table: Table, error_rows: int = 0) -> TableNote:
     """Return the numbers of a table, by its snapshots."""
     now = table.current_snapshot()
     totals = {} if now is None or now.summary is None else now.summary.additional_properties
-    committed = (one.timestamp_ms for one in history(table.metadata) if property_of(one, OFFSETS) is not None)
+    committed = (
+        one.timestamp_ms for one in newest_first(table.metadata) if property_of(one, OFFSETS) is not None
+    )
     return TableNote(
         rows=int(totals.get("total-records", 0)),
         files=int(totals.get("total-data-files", 0)),

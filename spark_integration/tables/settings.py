@@ -14,18 +14,18 @@ from mpbroker.protocol.topic_names import OWN_TOPICS
 from mpbroker.reading.errors import OptionError
 from mpbroker.reading.options import ReadOptions, parse_options
 from spark_integration.jobs.frame import JobError
-from spark_integration.tables.catalog import Lake
-from spark_integration.tables.values import declaration
+from spark_integration.tables.catalog import LakeSettings
+from spark_integration.tables.values import value_settings
 
 _NAME: Final = re.compile(r"\w+(\.\w+)+").fullmatch
 _NO_NAME: Final = re.compile(r"\W")
 TOPIC: Final = "{topic}"
 
 
-class Declared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TableSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A topic and its table, or all topics that match a pattern and a table for each.
 
-    `values` is what the file says of the format and the schema of values (see `values.declaration`).
+    `values` is what the file says of the format and the schema of values (see `values.value_settings`).
     """
 
     topic: str = ""
@@ -50,8 +50,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     source: dict[str, str]
-    lake: Lake
-    tables: tuple[Declared, ...]
+    lake: LakeSettings
+    tables: tuple[TableSettings, ...]
     job: JobSettings = JobSettings()
     directory: Path = Path()
 
@@ -60,7 +60,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return parse_options({**self.source, "subscribePattern": ".*"})
 
 
-_OURS: Final = frozenset(Declared.__struct_fields__) - {"values"}
+_OURS: Final = frozenset(TableSettings.__struct_fields__) - {"values"}
 
 
 def read_settings(path: Path) -> Settings:
@@ -72,7 +72,7 @@ def read_settings(path: Path) -> Settings:
         settings = msgspec.structs.replace(settings, tables=tables)
         _check(settings)
         for one in settings.tables:
-            declaration(one.values, path.parent)
+            value_settings(one.values, path.parent)
     except (
         OptionError,
         tomllib.TOMLDecodeError,
@@ -84,12 +84,12 @@ def read_settings(path: Path) -> Settings:
     return settings
 
 
-def expanded(settings: Settings, topics: Iterable[str]) -> tuple[list[Declared], list[str]]:
+def expanded(settings: Settings, topics: Iterable[str]) -> tuple[list[TableSettings], list[str]]:
     """Return one table for each topic, and a sentence for each topic whose table is another one's already.
 
     Patterns choose no internal topics: the job itself writes to the one of groups.
     """
-    taken: dict[str, Declared] = {}
+    taken: dict[str, TableSettings] = {}
     problems = []
     visible = [topic for topic in topics if topic not in OWN_TOPICS]
     for declared in settings.tables:
@@ -104,10 +104,11 @@ def expanded(settings: Settings, topics: Iterable[str]) -> tuple[list[Declared],
     return list(taken.values()), problems
 
 
-def _declared(given: dict[str, Any]) -> Declared:
+def _declared(given: dict[str, Any]) -> TableSettings:
     """Separate the fields of a table from those of its values. Raises ValidationError."""
+    ours = {key: given[key] for key in given.keys() & _OURS}
     values = {key: given[key] for key in given.keys() - _OURS}
-    return msgspec.convert({**{key: given[key] for key in given.keys() & _OURS}, "values": values}, Declared)
+    return msgspec.convert({**ours, "values": values}, TableSettings)
 
 
 def _check(settings: Settings) -> None:

@@ -29,7 +29,7 @@ ERROR_ROWS: Final = "mpbroker.error-rows"
 FORMAT: Final = 1
 NO_EPOCH: Final = -1
 
-Log = tuple[str | None, int]
+TopicIdPartition = tuple[str | None, int]
 """A partition of one topic: the topic's id (None if the broker has no ids), and the partition's number."""
 
 
@@ -43,7 +43,7 @@ class Span(msgspec.Struct, frozen=True):
     epoch: int = NO_EPOCH
 
     @property
-    def log(self) -> Log:
+    def key(self) -> TopicIdPartition:
         return self.topic_id, self.partition
 
 
@@ -64,15 +64,15 @@ class Covered(msgspec.Struct, frozen=True):
     topic: str
     spans: tuple[Span, ...] = ()
 
-    def ends(self) -> dict[Log, Span]:
+    def ends(self) -> dict[TopicIdPartition, Span]:
         """Return the last span of each log."""
-        return {span.log: span for span in self.spans}
+        return {span.key: span for span in self.spans}
 
     def with_spans(self, added: Iterable[Span]) -> Covered:
         """Add spans. Raises JobError if one begins before the end of its log's last span."""
         ends = self.ends()
         for span in added:
-            before = ends.get(span.log)
+            before = ends.get(span.key)
             if span.start > span.end or (before is not None and span.start < before.end):
                 raise JobError(
                     f"offsets [{span.start}, {span.end}) of {self.topic}-{span.partition} do not follow "
@@ -80,11 +80,11 @@ class Covered(msgspec.Struct, frozen=True):
                 )
         return Covered(self.topic, _joined([*self.spans, *added]))
 
-    def cut(self, at: Mapping[Log, int]) -> Covered:
+    def cut(self, at: Mapping[TopicIdPartition, int]) -> Covered:
         """Remove all offsets of a log from `at` on."""
         kept = []
         for span in self.spans:
-            end = min(span.end, at.get(span.log, span.end))
+            end = min(span.end, at.get(span.key, span.end))
             if end > span.start:
                 kept.append(msgspec.structs.replace(span, end=end))
         return Covered(self.topic, tuple(kept))
@@ -101,11 +101,11 @@ class Covered(msgspec.Struct, frozen=True):
 def _joined(spans: Sequence[Span]) -> tuple[Span, ...]:
     """Make one span of spans that follow each other without a gap; the epoch is the last one's."""
     found: list[Span] = []
-    for _, of_log in groupby(sorted(spans, key=_order), key=lambda span: span.log):
+    for _, of_log in groupby(sorted(spans, key=_order), key=lambda span: span.key):
         last, *rest = of_log
         for span in rest:
             if span.start == last.end:
-                last = Span(*last.log, last.start, span.end, span.epoch)
+                last = Span(*last.key, last.start, span.end, span.epoch)
             else:
                 found.append(last)
                 last = span
@@ -117,7 +117,7 @@ def _order(span: Span) -> tuple[str, int, int]:
     return span.topic_id or "", span.partition, span.start
 
 
-def history(metadata: TableMetadata) -> Iterator[Snapshot]:
+def newest_first(metadata: TableMetadata) -> Iterator[Snapshot]:
     """Yield a table's present snapshot and those before it, as far as they have not expired."""
     snapshot = metadata.current_snapshot()
     while snapshot is not None:
@@ -128,7 +128,7 @@ def history(metadata: TableMetadata) -> Iterator[Snapshot]:
 
 def covered(table: Table) -> Covered | None:
     """Return what the newest snapshot of the job says; None if no job has written. Raises JobError."""
-    for snapshot in history(table.metadata):
+    for snapshot in newest_first(table.metadata):
         text = property_of(snapshot, OFFSETS)
         if text is not None:
             return _decoded(table, text)
@@ -138,7 +138,7 @@ def covered(table: Table) -> Covered | None:
 
 def has_batch(table: Table, run: str, batch: int) -> bool:
     """Return whether the table has the commit of this run and number."""
-    for snapshot in history(table.metadata):
+    for snapshot in newest_first(table.metadata):
         if property_of(snapshot, RUN) == run and property_of(snapshot, BATCH) == str(batch):
             return True
     return False

@@ -19,8 +19,8 @@ from spark_integration.tables.catalog import open_catalog
 from spark_integration.tables.planning import id_text
 from spark_integration.tables.progress import committed_note, ends_of, note_of_table
 from spark_integration.tables.rows import ERROR
-from spark_integration.tables.settings import Declared, Settings, expanded
-from spark_integration.tables.spans import ERROR_ROWS, covered, history, property_of
+from spark_integration.tables.settings import Settings, TableSettings, expanded
+from spark_integration.tables.spans import ERROR_ROWS, covered, newest_first, property_of
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -73,18 +73,18 @@ class Tables:
     def close(self) -> None:
         self._topics.close()
 
-    def declared(self) -> list[Declared]:
+    def declared(self) -> list[TableSettings]:
         """Return what is declared, a table for each topic. Raises SourceUnavailable."""
         return expanded(self._settings, self._topics.topics())[0]
 
-    def status(self, declared: Declared) -> TableStatus:
+    def status(self, declared: TableSettings) -> TableStatus:
         """Return the status of a table. Raises JobError, StoreError, and what the catalog raises."""
         table = self._table(declared)
         found = TableStatus(declared.name, declared.topic, lag=self._lag(declared, table))
         if table is None:
             return found
         note = note_of_table(table)
-        errors = (int(property_of(one, ERROR_ROWS) or 0) for one in history(table.metadata))
+        errors = (int(property_of(one, ERROR_ROWS) or 0) for one in newest_first(table.metadata))
         times = [one.timestamp_ms for one in table.metadata.snapshots]
         return found._replace(
             rows=note.rows,
@@ -97,7 +97,7 @@ class Tables:
             metadata=table.metadata_location,
         )
 
-    def reasons(self, declared: Declared) -> Iterator[Reason]:
+    def reasons(self, declared: TableSettings) -> Iterator[Reason]:
         """Yield what is wrong with a table. Raises as `status` does."""
         status, table = self.status(declared), self._table(declared)
         if status.lag is None:
@@ -118,13 +118,13 @@ class Tables:
             yield from _lost(table)
             yield from _errors(table)
 
-    def _table(self, declared: Declared) -> Table | None:
+    def _table(self, declared: TableSettings) -> Table | None:
         try:
             return self._catalog.load_table(declared.name)
         except NoSuchTableError:
             return None
 
-    def _lag(self, declared: Declared, table: Table | None) -> int | None:
+    def _lag(self, declared: TableSettings, table: Table | None) -> int | None:
         if declared.topic not in self._topics.topics():
             return None
         wanted = [(declared.topic, number) for number in self._topics.partitions(declared.topic)]
@@ -141,7 +141,7 @@ def _lost(table: Table) -> Iterator[Reason]:
     """Yield gaps between the spans of a log."""
     found = covered(table)
     for before, after in pairwise(() if found is None else found.spans):
-        if before.log == after.log and before.end < after.start:
+        if before.key == after.key and before.end < after.start:
             yield Reason(
                 f"offsets {before.end:,} to {after.start - 1:,} of partition {after.partition} are missing: "
                 "the topic had removed them before the table got them",

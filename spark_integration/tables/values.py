@@ -64,7 +64,7 @@ _SCHEMA_ERRORS: Final = (Unfit, SchemaError, UnknownSchema, OptionError)
 _RAW_VALUE: Final = StructType([StructField("value", BinaryType())])
 
 
-class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ValueSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a declaration of tables says about values.
 
     `schema` is DDL for json and msgpack, Avro's JSON, or the text of a .proto file; `schema_file` a file with
@@ -79,10 +79,10 @@ class Declaration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     message: str | None = None
 
 
-def declaration(given: Mapping[str, Any], directory: Path) -> Declaration:
+def value_settings(given: Mapping[str, Any], directory: Path) -> ValueSettings:
     """Check and return what a declaration says. Its paths begin at `directory`. Raises OptionError."""
     try:
-        found = msgspec.convert(given, Declaration)
+        found = msgspec.convert(given, ValueSettings)
         if found.schema_file is not None:
             text = (directory / found.schema_file).read_text(encoding="utf-8")
             found = msgspec.structs.replace(found, schema=text, schema_file=None)
@@ -104,7 +104,7 @@ def declaration(given: Mapping[str, Any], directory: Path) -> Declaration:
     return found
 
 
-class Plan(NamedTuple):
+class RowPlan(NamedTuple):
     """How a batch of records becomes rows.
 
     `schema` is that which the table needs first; `changes` says how it differs, in sentences.
@@ -115,17 +115,17 @@ class Plan(NamedTuple):
     rows: Rows
 
 
-def created(declared: Declaration) -> Schema:
+def created(declared: ValueSettings) -> Schema:
     """Return the schema of a new table. With a registry it has no columns of values yet.
 
     Raises OptionError, MissingPackage.
     """
-    return planned(declared, RECORD_COLUMNS).schema
+    return plan_rows(declared, RECORD_COLUMNS).schema
 
 
-def planned(
-    declared: Declaration, current: Schema, ids: Iterable[SchemaId] = (), reserved: Collection[str] = ()
-) -> Plan:
+def plan_rows(
+    declared: ValueSettings, current: Schema, ids: Iterable[SchemaId] = (), reserved: Collection[str] = ()
+) -> RowPlan:
     """Plan a batch whose values name the schemas `ids`, for a table of the schema `current`.
 
     The SCHEMAS_MAX schemas with the lowest ids are looked up, in this order. One that the registry lacks, or
@@ -163,10 +163,10 @@ def planned(
     # Spark's types have Arrow's as Spark sends them.
     columns = from_arrow_schema(schema_to_pyarrow(current, include_field_ids=False))
     arrow = to_arrow_schema(columns, timezone="UTC")
-    return Plan(current, tuple(changes), Rows(arrow, decoders, is_framed=declared.registry is not None))
+    return RowPlan(current, tuple(changes), Rows(arrow, decoders, is_framed=declared.registry is not None))
 
 
-def _declared(declared: Declaration) -> tuple[StructType, Decoding | Bytes]:
+def _declared(declared: ValueSettings) -> tuple[StructType, Decoding | Bytes]:
     """Return the fields of values by a declaration without a registry, and their decoding."""
     text = declared.schema
     if text is None:
@@ -190,7 +190,7 @@ def _without_corrupt(decoding: Decoding) -> StructType:
     return StructType(decoding.spark.fields[:-1])
 
 
-def schema_ids(frame: DataFrame, declared: Declaration) -> frozenset[SchemaId]:
+def schema_ids(frame: DataFrame, declared: ValueSettings) -> frozenset[SchemaId]:
     """Return the ids of the schemas that the values of a frame name; none without a registry.
 
     Of more than SCHEMAS_MAX some may be left out.

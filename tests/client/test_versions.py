@@ -8,7 +8,7 @@ from mpbroker.client.versions import (
     VERSION_CAPS,
     ApiVersionsTalk,
     NodeApiVersions,
-    Span,
+    VersionRange,
     client_throttles,
     expects_response,
     names_topics_by_id,
@@ -21,13 +21,13 @@ from mpbroker.protocol.wire import UnsupportedVersion
 
 def test_the_highest_that_both_sides_have() -> None:
     ours = valid_versions(ApiKey.LIST_GROUPS)
-    assert NodeApiVersions({ApiKey.LIST_GROUPS: Span(0, 2)}).usable(ApiKey.LIST_GROUPS) == 2
-    assert NodeApiVersions({ApiKey.LIST_GROUPS: Span(0, 99)}).usable(ApiKey.LIST_GROUPS) == ours[-1]
+    assert NodeApiVersions({ApiKey.LIST_GROUPS: VersionRange(0, 2)}).usable(ApiKey.LIST_GROUPS) == 2
+    assert NodeApiVersions({ApiKey.LIST_GROUPS: VersionRange(0, 99)}).usable(ApiKey.LIST_GROUPS) == ours[-1]
 
 
 @pytest.mark.parametrize("key", VERSION_CAPS)
 def test_not_beyond_what_this_client_means(key: ApiKey) -> None:
-    every = NodeApiVersions({key: Span(0, 99)})
+    every = NodeApiVersions({key: VersionRange(0, 99)})
     assert every.usable(key) == VERSION_CAPS[key]
     assert every.usable(key, by_id=True) == valid_versions(key)[-1]
 
@@ -43,10 +43,13 @@ def test_a_fetch_by_id_goes_in_any_version() -> None:
     ("spans", "text"),
     [
         ({}, "the broker has no LIST_GROUPS requests"),
-        ({ApiKey.LIST_GROUPS: Span(98, 99)}, "the broker speaks LIST_GROUPS v98 to v99, this client v0 to"),
+        (
+            {ApiKey.LIST_GROUPS: VersionRange(98, 99)},
+            "the broker speaks LIST_GROUPS v98 to v99, this client v0 to",
+        ),
     ],
 )
-def test_a_broker_without_a_version_of_ours(spans: dict[int, Span], text: str) -> None:
+def test_a_broker_without_a_version_of_ours(spans: dict[int, VersionRange], text: str) -> None:
     with pytest.raises(UnsupportedVersion, match=text):
         NodeApiVersions(spans).usable(ApiKey.LIST_GROUPS)
 

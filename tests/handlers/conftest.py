@@ -7,7 +7,7 @@ import pytest
 
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.handlers.fetch import remote_windows
-from mpbroker.remote.tier import download, downloads, windows
+from mpbroker.remote.tier import download_jobs, window_reads, windows
 from ops.bench.brokers import Mpbroker
 from tests.support.handler_logs import TOPIC, Logged
 from tests.support.handler_rig import Rig
@@ -42,8 +42,8 @@ def log(tmp_path: Path) -> Iterator[Logged]:
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let windows have a few batches, and failures be over soon."""
     monkeypatch.setattr(windows, "WINDOW_BYTES", 1000)
-    monkeypatch.setattr(download, "REQUEST_BYTES", 1000)
-    monkeypatch.setattr(downloads, "BACKOFF_S", 0.001)
+    monkeypatch.setattr(window_reads, "REQUEST_BYTES", 1000)
+    monkeypatch.setattr(download_jobs, "BACKOFF_S", 0.001)
     monkeypatch.setattr(remote_windows, "PAUSE_MS", 200)
 
 

@@ -102,7 +102,7 @@ def test_it_is_served_again_when_it_is_whole(log: Logs) -> None:
     assert offsets(ask(log, 6)) == list(range(6, 20))
 
 
-def test_news_are_heeded(log: Logs) -> None:
+def test_new_damages_are_loaded(log: Logs) -> None:
     damage(log, 3, 5)
     assert offsets(ask(log, 0)) == list(range(6))
     damage(log, 2, 5, version=2)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import mpbroker
-from mpbroker.reading import follow_bucket, read_bucket
+from mpbroker.reading import bucket_catalog, read_bucket
 from mpbroker.reading import stream as stream_module
 from mpbroker.reading.bucket_catalog import BucketCatalog
 from mpbroker.reading.catalogs import open_catalog
@@ -268,7 +268,7 @@ def stream(url: str, **options: str) -> Stream:
 
 @pytest.fixture
 def always_new(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(follow_bucket, "VIEW_AGE_S", 0.0)
+    monkeypatch.setattr(bucket_catalog, "VIEW_AGE_S", 0.0)
     monkeypatch.setattr(stream_module, "LONGEST_IDLE_WAIT_S", 0.0)
 
 

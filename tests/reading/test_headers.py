@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.reading.headers import headers, logs
+from mpbroker.reading.headers import headers, readable_logs
 from mpbroker.storage.names import segment_name
 from mpbroker.storage.scan import batches
 from tests.reading.conftest import Published
@@ -25,7 +25,7 @@ def rows(
     log_dir: Path, after_the_plan: Callable[[], None] = lambda: None
 ) -> list[tuple[int | None, str | None]]:
     """Return the first offset and the fault of each row."""
-    (log,) = logs(query(log_dir))
+    (log,) = readable_logs(query(log_dir))
     after_the_plan()
     return [
         (row["firstOffset"], row["fault"])

@@ -11,7 +11,7 @@ import pytest
 from mpbroker.reading.errors import DataLoss, OptionError, SourceUnavailable
 from mpbroker.reading.follow import Bounds
 from mpbroker.reading.options import TopicPartition, parse_options
-from mpbroker.reading.plan import History, OffsetRange, PartitionBounds, TaskRange
+from mpbroker.reading.plan import OffsetRange, PartitionBounds, RestoreHistory, TaskRange
 from mpbroker.reading.stream import IDLE_WAIT_S, QUIET_AFTER_S, QUIET_WAIT_S, TRY_S, Stream
 
 OLD, NEW = b"o" * 16, b"n" * 16
@@ -45,7 +45,7 @@ class Topics:
     # What it says of bytes until somebody looks again.
     stale: SourceUnavailable | None = None
     is_at_rest: bool = False
-    history: History | None = None
+    restore_history: RestoreHistory | None = None
     looks: int = 0
 
     @property

@@ -22,7 +22,7 @@ from mpbroker.ipc.replaced_files import read_json
 from mpbroker.protocol.messages import ProducerIdsRecord
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.remote.ledger import owner
-from mpbroker.remote.ledger.claim import CLAIM_FILE, Claim, ClaimFile, new_claim, settle
+from mpbroker.remote.ledger.claim import Claim, ClaimFile, new_claim, settle
 from mpbroker.remote.ledger.entries import LedgerDamaged
 from mpbroker.remote.ledger.events import Released, StandbySet, Started, TakenOver
 from mpbroker.remote.ledger.reader import LedgerReader
@@ -31,13 +31,14 @@ from mpbroker.remote.restore import files
 from mpbroker.remote.restore.mirror import Mirror, unfinished
 from mpbroker.remote.restore.producer_ids import JUMP
 from mpbroker.remote.store.directory import DirectoryStore
-from mpbroker.standby import directories, face, runner, take_over
+from mpbroker.standby import directories, face, runner, take_over, waiting
 from mpbroker.standby.follower import Follower
-from mpbroker.standby.runner import Runner, Stopped
+from mpbroker.standby.runner import Runner
 from mpbroker.standby.take_over import renew
+from mpbroker.standby.waiting import Stopped
 from mpbroker.storage.checkpoints import read_epochs, text_of_id, write_epochs
 from mpbroker.storage.directory_layout import read_properties
-from mpbroker.storage.names import FENCED, META_PROPERTIES, REMOTE_OWNER, REPLICA, STANDBY_FACE
+from mpbroker.storage.names import FENCED, META_PROPERTIES, REMOTE_CLAIM, REMOTE_OWNER, REPLICA, STANDBY_FACE
 from mpbroker.supervisor.notify import Notifier
 from tests.support.cut_world import CutWorld, contents
 from tests.support.full_disk import failing_with
@@ -105,7 +106,7 @@ class World:
         found = contents(self.log_dirs)
         assert found[f"1/t-0/{0:020d}.log"] == b"records"
         assert not {
-            name for name in found if CLAIM_FILE in name or STANDBY_FACE in name or ".restored" in name
+            name for name in found if REMOTE_CLAIM in name or STANDBY_FACE in name or ".restored" in name
         }
         # The broker may write.
         ledger = ledger_of(self.store, self.log_dirs[0])
@@ -122,7 +123,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 @contextmanager
 def unhurried(step: Callable[[face.Face], None] = lambda _face: None) -> Iterator[None]:
     """Have standbys poll all the time, without what answers clients; that has `step` instead."""
-    with patch.object(face.Face, "step", step), patch.object(runner, "LONGEST_POLL_S", 0.001):
+    with patch.object(face.Face, "step", step), patch.object(waiting, "LONGEST_WAIT_S", 0.001):
         yield
 
 
@@ -219,7 +220,7 @@ def test_a_full_disk_in_a_take_over_is_told_and_it_goes_on_when_there_is_room(
     world.hand_over()
     taking = world.runner()
     statuses: list[str] = []
-    monkeypatch.setattr(taking._notifier, "status", statuses.append)
+    monkeypatch.setattr(taking.waiting.notifier, "status", statuses.append)
     with (
         patch.object(runner, "finish_directories", full(20, runner.finish_directories)),
         patch.object(runner, "write_owner_file", full(3, runner.write_owner_file)),
@@ -235,7 +236,7 @@ def test_a_full_disk_in_a_take_over_is_told_and_it_goes_on_when_there_is_room(
 def test_what_waits_for_long_is_told_again_and_again(
     world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "NOTE_EVERY_S", 0.0)
+    monkeypatch.setattr(waiting, "NOTE_EVERY_S", 0.0)
     crash(world)
     with (
         patch.object(runner, "set_aside", full(5, runner.set_aside)),
@@ -283,7 +284,7 @@ def test_who_has_handed_over_follows_with_what_it_has(world: World) -> None:
     world.runner().run()
     downloaded: list[int] = []
     again = world.runner(world.owner.log_dirs, node_id=1)
-    with unhurried(stop), suppress(Stopped), patch.object(again, "_seen", downloaded.append):
+    with unhurried(stop), suppress(Stopped), patch.object(again.waiting, "seen", downloaded.append):
         again.run()
     assert sum(downloaded) == 0
     found = contents(world.owner.log_dirs)
@@ -308,7 +309,7 @@ def test_a_claim_that_comes_second_is_lost_and_the_standby_follows_on(world: Wor
     with patch.object(ClaimFile, "write", write), unhurried(step), pytest.raises(Stopped):
         world.runner().run()
     assert len(written) == 1
-    assert not (world.log_dirs[0] / CLAIM_FILE).exists()
+    assert not (world.log_dirs[0] / REMOTE_CLAIM).exists()
     assert read(world.store).generation == 1
     world.runner().run()
     world.check_taken_over()
@@ -355,15 +356,15 @@ def test_it_waits_for_the_ledger_to_begin(tmp_path: Path) -> None:
         remote_log_storage_system_enable=True,
         mpbroker_remote_url=f"file://{tmp_path}",
     )
-    waiting = Runner(config, [], Notifier())
+    early = Runner(config, [], Notifier())
     waits: list[float] = []
 
     def begins(timeout_s: float) -> None:
         waits.append(timeout_s)
         ledger_of(DirectoryStore(tmp_path), tmp_path).start(Started("cluster", 1, "host"))
 
-    with patch.object(waiting, "_wait", begins), unhurried(stop), pytest.raises(Stopped):
-        waiting.run()
+    with patch.object(early.waiting, "wait", begins), unhurried(stop), pytest.raises(Stopped):
+        early.run()
     assert len(waits) == 1
 
 

@@ -16,7 +16,7 @@ from mpbroker.remote.restore.plan import make_plan
 from mpbroker.remote.restore.take_over import take_over, write_owner
 from mpbroker.remote.store.directory import DirectoryStore
 from mpbroker.remote.store.object_store import ObjectStore
-from mpbroker.remote.tier.candidates import Candidate, Sealed
+from mpbroker.remote.tier.backlog import Candidate, Sealed
 from mpbroker.remote.tier.places import Place
 from mpbroker.remote.tier.removal import of_partition
 from mpbroker.remote.tier.uploader import Uploader

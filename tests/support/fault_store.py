@@ -79,8 +79,38 @@ class MemoryStore:
                 self.objects.pop(name, None)
 
 
-class FaultStore:
-    """Passes operations on to a store, but for those that have a fault. (Protocol: ObjectStore.)
+class ForwardingStore:
+    """Passes operations on to a store, by way of `_do`. (Protocol: ObjectStore.)"""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+
+    def create(self, name: str, body: bytes) -> bool:
+        return self._do("create", name, lambda: self.inner.create(name, body))
+
+    def put(self, name: str, pieces: Iterable[bytes], size: int) -> None:
+        whole = list(pieces)
+        self._do("put", name, lambda: self.inner.put(name, whole, size))
+
+    def get(self, name: str, position: int = 0, length: int | None = None) -> bytes:
+        return self._do("get", name, lambda: self.inner.get(name, position, length))
+
+    def size(self, name: str) -> int | None:
+        return self._do("size", name, lambda: self.inner.size(name))
+
+    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
+        yield from self._do("list", prefix, lambda: list(self.inner.list(prefix, after)))
+
+    def delete(self, names: Iterable[str]) -> None:
+        doomed = list(names)
+        self._do("delete", " ".join(doomed), lambda: self.inner.delete(doomed))
+
+    def _do(self, operation: str, name: str, do: Callable[[], T]) -> T:
+        raise NotImplementedError
+
+
+class FaultStore(ForwardingStore):
+    """Passes operations on to a store, but for those that have a fault.
 
     `plan` says what the next calls of an operation meet; `odds` are chances of faults of all operations that
     write. While `is_down` all fail. `calls` has operation and name of each call.
@@ -92,7 +122,7 @@ class FaultStore:
         chance: random.Random | None = None,
         odds: Mapping[Fault, float] | None = None,
     ) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.is_down = False
         self.calls: list[tuple[str, str]] = []
         self.waiting = threading.Semaphore(0)
@@ -122,27 +152,10 @@ class FaultStore:
         """Let all calls that hang go on, and those to come."""
         self._released.set()
 
-    def create(self, name: str, body: bytes) -> bool:
-        return self._do("create", name, lambda: self.inner.create(name, body))
-
-    def put(self, name: str, pieces: Iterable[bytes], size: int) -> None:
-        whole = list(pieces)
-        self._do("put", name, lambda: self.inner.put(name, whole, size))
-
     def get(self, name: str, position: int = 0, length: int | None = None) -> bytes:
         is_torn = self._plans["get"][:1] == [Fault.TORN]
-        found = self._do("get", name, lambda: self.inner.get(name, position, length))
+        found = super().get(name, position, length)
         return found[: len(found) // 2] if is_torn else found
-
-    def size(self, name: str) -> int | None:
-        return self._do("size", name, lambda: self.inner.size(name))
-
-    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
-        yield from self._do("list", prefix, lambda: list(self.inner.list(prefix, after)))
-
-    def delete(self, names: Iterable[str]) -> None:
-        doomed = list(names)
-        self._do("delete", " ".join(doomed), lambda: self.inner.delete(doomed))
 
     def _do(self, operation: str, name: str, do: Callable[[], T]) -> T:
         self.calls.append((operation, name))

@@ -243,7 +243,7 @@ def read(rig: Rig, opened: calls.EnsuredPartition) -> Read:
         scrub(rig)
     found, now = Read(), rig.partition(opened.slot)
     reader = PartitionReader(rig.directory / f"t-{opened.partition}")
-    reader.heed(version_of(rig.memory.words("damaged").load(opened.slot), now.generation))
+    reader.load_damages(version_of(rig.memory.words("damaged").load(opened.slot), now.generation))
     bound = Bound(now.high_watermark, now.high_watermark_segment, now.high_watermark_position)
     offset = now.log_start_offset
     while offset < bound.offset:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from mpbroker.remote.layout.indexes import IndexSizes
 from mpbroker.remote.ledger.events import SegmentAdded, Started, TopicSet
 from mpbroker.remote.ledger.ledger import Ledger
 from mpbroker.remote.ledger.owner import OwnerFile
@@ -47,7 +48,7 @@ def segment(base: int, partition: int = 0, topic_id: bytes = TOPIC_ID, end: int 
         size=1000,
         largest_ms=base,
         epochs=((0, base),),
-        index_sizes=(16, 24, 4, 6, 0),
+        index_sizes=IndexSizes(16, 24, 4, 6, 0),
         has_aborted=False,
         log_crc=base,
         indexes_crc=base,

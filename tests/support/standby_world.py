@@ -39,10 +39,10 @@ from mpbroker.remote.ledger.registrations import (
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.ledger.trimming import trim
 from mpbroker.remote.restore.take_over import TakenLedger, write_owner
-from mpbroker.remote.store.object_store import ObjectInfo, StoreError
+from mpbroker.remote.store.object_store import StoreError
 from mpbroker.remote.tier.leadership import Leadership
 from mpbroker.storage.names import REMOTE_OWNER
-from tests.support.fault_store import MemoryStore
+from tests.support.fault_store import ForwardingStore, MemoryStore
 from tests.support.ledger_parts import TOPIC, TOPIC_ID, segment, snapshot_if_due
 
 T = TypeVar("T")
@@ -189,34 +189,16 @@ class Truth(MemoryStore):
             self.name(one)
 
 
-class Connection:
-    """A broker's way to the store. (Protocol: ObjectStore.)"""
+class Connection(ForwardingStore):
+    """A broker's way to the store."""
 
     def __init__(self, world: World, broker: Broker) -> None:
+        super().__init__(world.truth)
         self.world = world
         self.broker = broker
 
-    def create(self, name: str, body: bytes) -> bool:
-        return self._do(lambda: self.world.truth.create(name, body), writes=True, creates=True)
-
-    def put(self, name: str, pieces: Iterable[bytes], size: int) -> None:
-        whole = list(pieces)
-        self._do(lambda: self.world.truth.put(name, whole, size), writes=True)
-
-    def get(self, name: str, position: int = 0, length: int | None = None) -> bytes:
-        return self._do(lambda: self.world.truth.get(name, position, length))
-
-    def size(self, name: str) -> int | None:
-        return self._do(lambda: self.world.truth.size(name))
-
-    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
-        return iter(self._do(lambda: list(self.world.truth.list(prefix, after))))
-
-    def delete(self, names: Iterable[str]) -> None:
-        doomed = list(names)
-        self._do(lambda: self.world.truth.delete(doomed), writes=True)
-
-    def _do(self, do: Callable[[], T], *, writes: bool = False, creates: bool = False) -> T:
+    def _do(self, operation: str, name: str, do: Callable[[], T]) -> T:  # noqa: ARG002 - all are alike
+        writes, creates = operation in ("create", "put", "delete"), operation == "create"
         world, odds = self.world, self.world.odds
         self._may_end()
         if creates:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpbroker.records.batch import checksum, frame_at
-from mpbroker.remote.store.object_store import ObjectInfo, ObjectMissing, StoreError
+from mpbroker.remote.layout.indexes import SegmentIndexes
+from mpbroker.remote.ledger.events import SegmentAdded
+from mpbroker.remote.store.object_store import StoreError
 from mpbroker.remote.tier.cache import PartitionKey
-from mpbroker.remote.tier.download import IndexSizes, StoredPartition, StoredSegment
+from mpbroker.remote.tier.window_reads import StoredPartition
 from mpbroker.storage.names import (
     INDEX_SUFFIX,
     INDEX_SUFFIXES,
@@ -20,50 +22,30 @@ from mpbroker.storage.names import (
     TIME_INDEX_SUFFIX,
 )
 from tests.support.compacted_segments import Segments
+from tests.support.fault_store import MemoryStore
 
 TOPIC_ID = bytes(range(16))
 
 
-class MemoryStore:
+class ReadStore(MemoryStore):
     """An object store in memory, which counts the reads. `fails(name)` says which of them fail.
 
     Reads wait while `gate` is closed.
     """
 
     def __init__(self) -> None:
-        self.objects: dict[str, bytes] = {}
+        super().__init__()
         self.gets: list[tuple[str, int, int | None]] = []
         self.fails: Callable[[str], bool] = lambda _name: False
         self.gate = threading.Event()
         self.gate.set()
-
-    def create(self, name: str, body: bytes) -> bool:
-        return self.objects.setdefault(name, body) is body
-
-    def put(self, name: str, pieces: Iterable[bytes], size: int) -> None:
-        self.objects[name] = b"".join(pieces)
-        assert len(self.objects[name]) == size
 
     def get(self, name: str, position: int = 0, length: int | None = None) -> bytes:
         self.gets.append((name, position, length))
         self.gate.wait()
         if self.fails(name):
             raise StoreError(f"{name}: the store is down")
-        if name not in self.objects:
-            raise ObjectMissing(name)
-        return self.objects[name][position : None if length is None else position + length]
-
-    def size(self, name: str) -> int | None:
-        return len(self.objects[name]) if name in self.objects else None
-
-    def list(self, prefix: str, after: str = "") -> Iterator[ObjectInfo]:
-        for name in sorted(self.objects):
-            if name.startswith(prefix) and name > after:
-                yield ObjectInfo(name, len(self.objects[name]), 0)
-
-    def delete(self, names: Iterable[str]) -> None:
-        for name in names:
-            self.objects.pop(name, None)
+        return super().get(name, position, length)
 
     def windows_read(self) -> list[tuple[str, int]]:
         """Return the (name, position) of each read of records, but for those of a first offset alone."""
@@ -107,7 +89,7 @@ class TieredLog(Segments):
         self._indexed_at, self._largest, self._timed = 0, (-1, 0), -1
         super().roll()
 
-    def store(self, store: MemoryStore, end: int | None = None) -> StoredPartition:
+    def store(self, store: ReadStore, end: int | None = None) -> StoredPartition:
         """Copy the sealed segments, below offset `end`, to a store."""
         segments = []
         for base, following in zip(self.bases, self.bases[1:], strict=False):
@@ -115,27 +97,31 @@ class TieredLog(Segments):
                 segments.append(self._store(store, base, following))
         return StoredPartition(PartitionKey(TOPIC_ID, 0), "t-0", self.directory, segments)
 
-    def _store(self, store: MemoryStore, base: int, end: int) -> StoredSegment:
+    def _store(self, store: ReadStore, base: int, end: int) -> SegmentAdded:
         log = self.path(base).read_bytes()
         offset, time, aborted = (
             path.read_bytes() if (path := self.path(base, suffix)).exists() else b""
             for suffix in INDEX_SUFFIXES
         )
-        snapshot, epochs = b"a snapshot", b"epochs"
-        indexes = b"".join((offset, time, snapshot, epochs, aborted))
-        names = [f"t/0/{base:020d}{suffix}" for suffix in (LOG_SUFFIX, ".indexes")]
-        store.put(names[0], [log], len(log))
-        store.put(names[1], [indexes], len(indexes))
-        return StoredSegment(
-            base,
-            end,
-            len(log),
-            hashlib.sha256(log).digest()[:16],
-            names[0],
-            names[1],
-            IndexSizes(len(offset), len(time), len(snapshot), len(epochs), len(aborted)),
-            checksum(indexes) if indexes else 0,
+        parts = SegmentIndexes(offset, time, b"a snapshot", b"epochs", aborted)
+        stored = SegmentAdded(
+            topic_id=TOPIC_ID,
+            partition=0,
+            topic="t",
+            segment_id=hashlib.sha256(log).digest()[:16],
+            base=base,
+            end=end,
+            size=len(log),
+            largest_ms=0,
+            epochs=(),
+            index_sizes=parts.sizes,
+            has_aborted=bool(aborted),
+            log_crc=checksum(log) if log else 0,
+            indexes_crc=checksum(parts.joined),
         )
+        store.put(stored.objects.log, [log], len(log))
+        store.put(stored.objects.indexes, [parts.joined], len(parts.joined))
+        return stored
 
     def delete_local(self, end: int) -> None:
         """Remove the local files of the segments below an offset."""

@@ -17,13 +17,13 @@ from mpbroker.remote.store.object_store import ObjectStore
 from mpbroker.storage.leader_epochs import NO_OFFSET, end_of
 from spark_integration.jobs.frame import Silent
 from spark_integration.tables import catalog, commit, job, store_io, values
-from spark_integration.tables.catalog import Lake
+from spark_integration.tables.catalog import LakeSettings
 from spark_integration.tables.compaction import Rewriting, groups, try_replace
 from spark_integration.tables.data_files import Written, data_file, row_files
 from spark_integration.tables.expiry import MAX_AGE, MIN_SNAPSHOTS, expire
 from spark_integration.tables.orphans import ORPHAN_MS, named_files, remove_orphans
 from spark_integration.tables.planning import Step
-from spark_integration.tables.settings import Declared, JobSettings, Settings
+from spark_integration.tables.settings import JobSettings, Settings, TableSettings
 from spark_integration.tables.spans import Covered, covered
 from tests.support.fault_store import MemoryStore
 
@@ -169,8 +169,8 @@ class LocalJob(job.TablesJob):
         super().__init__(SimpleNamespace(), settings, Silent())  # type: ignore[arg-type]
         self._log = log
 
-    def _written(self, table: Any, declared: Declared, step: Step) -> tuple[Any, Sequence[Written]]:
-        plan = values.planned(values.declaration(declared.values, Path()), table.schema())
+    def _written(self, table: Any, declared: TableSettings, step: Step) -> tuple[Any, Sequence[Written]]:
+        plan = values.plan_rows(values.value_settings(declared.values, Path()), table.schema())
         return table, list(row_files(table, plan.rows.of).files(self._batches(step)))
 
     def _batches(self, step: Step) -> Iterator[pa.RecordBatch]:
@@ -199,5 +199,7 @@ def record_batch(
 
 
 def settings(**values_: Any) -> Settings:
-    declared = Declared(topic=TOPIC, name=TABLE, values=values_)
-    return Settings({"log.dir": "/none"}, Lake(LOCATION), (declared,), JobSettings(offsets_per_commit=20))
+    declared = TableSettings(topic=TOPIC, name=TABLE, values=values_)
+    return Settings(
+        {"log.dir": "/none"}, LakeSettings(LOCATION), (declared,), JobSettings(offsets_per_commit=20)
+    )

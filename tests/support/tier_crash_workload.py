@@ -62,15 +62,15 @@ class Workload:
         # Each cut lets the one before go.
         config = msgspec.structs.replace(world.rig.config, mpbroker_remote_checkpoint_retention_ms=0)
         self.cutting = Cutting(
-            *(config, world.work, world.context.counters),
+            *(config, world.tier, world.context.counters),
             lambda store, paced: Cutter(store, broker, ("cluster", 1), instants_of(broker), paced),
         )
-        world.work.begin()
+        world.writer.begin()
         self.tell()
 
     def tell(self) -> None:
-        assert self.world.work.book is not None
-        mark("entry", self.world.work.book.ledger.seq)
+        assert self.world.tier.book is not None
+        mark("entry", self.world.tier.book.ledger.seq)
 
     def run(self, steps: int) -> None:
         for _ in range(steps):

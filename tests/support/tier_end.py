@@ -14,15 +14,15 @@ from mpbroker.ipc.table import PartitionFlag, word_of
 from mpbroker.ipc.topology import TIER
 from mpbroker.protocol.headers import decode_response_frame
 from mpbroker.records.iterate import Batch, iterate_batches
+from mpbroker.remote.ledger.events import SegmentAdded
 from mpbroker.remote.tier.cache import RemoteCache
-from mpbroker.remote.tier.download import StoredSegment
 from mpbroker.remote.tier.downloads import Downloads
 from mpbroker.storage.names import REMOTE_CACHE
 from mpbroker.storage.remote_segments import RemoteSegment, write_remote_segments
 from tests.support.handler_logs import FETCH, TOPIC, whole
 from tests.support.handler_rig import CoordinatorEnd, Rig, fence, partition_payload, request_frame, rig
 from tests.support.polling import until
-from tests.support.stored_segments import MemoryStore, TieredLog
+from tests.support.stored_segments import ReadStore, TieredLog
 
 LIVE = PartitionFlag.PARTITION_LIVE | PartitionFlag.PARTITION_TIERED
 GENERATION = 5
@@ -38,7 +38,7 @@ class TieredHandler:
     def __init__(self, made: Rig, log: TieredLog, directory: Path) -> None:
         self.rig = made
         self.log = log
-        self.store = MemoryStore()
+        self.store = ReadStore()
         self.cache = RemoteCache(
             directory / REMOTE_CACHE,
             lambda: made.context.config.mpbroker_remote_cache_bytes,
@@ -62,7 +62,7 @@ class TieredHandler:
 
     def restart(self) -> None:
         """Give a tier that died a successor."""
-        self.downloads.close()
+        self.downloads.jobs.close()
         self.end.arena.reset()
         self.rig.memory.reset_rings_of(TIER)
         self._begin()
@@ -95,8 +95,8 @@ class TieredHandler:
         self._version += 1
         self.rig.memory.words("remote").store(0, word_of(GENERATION, self._version))
 
-    def _largest_ms(self, segment: StoredSegment) -> int:
-        batches = iterate_batches(self.store.objects[segment.log_name])
+    def _largest_ms(self, segment: SegmentAdded) -> int:
+        batches = iterate_batches(self.store.objects[segment.objects.log])
         # Without records it is when the file was last written, which is later than all of them.
         return max((batch.header.max_timestamp for batch in batches), default=1 << 50)
 
@@ -105,7 +105,7 @@ class TieredHandler:
         for call, message in self.end.take():
             assert isinstance(message, calls.RemoteWindow)
             self.downloads.asked(message, lambda answer, call=call: self.end.answer(call, answer))
-        self.downloads.step()
+        self.downloads.jobs.step()
         self.rig.handler.run_once(0)
 
     def begin(self, body: Any, *, flags: int = 0) -> Callable[[], Any]:
@@ -170,4 +170,4 @@ def tiered_handler(
         tier.upload()
         tier.log.delete_local(tier.log.bases[-1])
         yield tier
-        tier.downloads.close()
+        tier.downloads.jobs.close()

@@ -1,4 +1,4 @@
-"""A log process that is stepped, a tier's work beside it, and an object store that outlives both."""
+"""A log process that is stepped, a tier beside it, and an object store that outlives both."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.store.object_store import ObjectStore
 from mpbroker.remote.tier.leadership import Leadership
 from mpbroker.remote.tier.places import Places
+from mpbroker.remote.tier.remote_writer import RemoteWriter
 from mpbroker.remote.tier.renewing import Renewing
+from mpbroker.remote.tier.tier_store import TierStore
 from mpbroker.remote.tier.topics import Topics
-from mpbroker.remote.tier.work import TierWork
 from mpbroker.storage.remote_segments import RemoteSegments, read_remote_segments
 from tests.support.fault_store import FaultStore, MemoryStore
 from tests.support.log_rig import TOPIC_ID, Rig, ensure
@@ -40,7 +41,7 @@ RECORDS_PER_SEGMENT = 3
 
 @dataclass
 class TierWorld:
-    """`partitions` of a tiered topic, each with a log process's files, and the work of a tier."""
+    """`partitions` of a tiered topic, each with a log process's files, and a tier."""
 
     rig: Rig
     partitions: int = 1
@@ -110,7 +111,7 @@ class TierWorld:
 
     # ---- the tier
 
-    def again(self, store: ObjectStore | None = None, *, delay_ms: int = 3_600_000) -> TierWork:
+    def again(self, store: ObjectStore | None = None, *, delay_ms: int = 3_600_000) -> None:
         """Let the tier be dead and have a successor. `delay_ms`: removed objects are deleted after that."""
         self.store = self.store if store is None else store
         self.memory_store.now_ms += 60_000
@@ -120,25 +121,24 @@ class TierWorld:
         )
         places = Places(
             *(memory.table(), memory.sizes.log_workers, config.log_dirs, self.topics),
-            lambda topic_id: self.work.state is not None and topic_id in self.work.state.topics,
+            lambda topic_id: self.tier.state is not None and topic_id in self.tier.state.topics,
         )
         leadership = Leadership(
             *(memory.leading(), self.context.counters),
             clock_ns=lambda: self.now_ns,
             replicated=lambda ms: memory.words("readable").store(0, ms),
         )
-        self.work = TierWork(
-            *(config, CLUSTER, self.topics, places, memory.words("remote"), self.context.counters),
-            leadership,
+        self.tier = TierStore(
+            *(config, CLUSTER, memory.words("remote"), self.context.counters, leadership),
             opened=lambda _url, _timeout_ms: self.store,
         )
-        self.renewing = Renewing(self.work, leadership, config.mpbroker_remote_lease_ms)
-        return self.work
+        self.writer = RemoteWriter(config, self.tier, self.topics, places, self.context.counters, leadership)
+        self.renewing = Renewing(self.tier, leadership, config.mpbroker_remote_lease_ms)
 
     def turn(self) -> None:
         """Do all that is to be done."""
-        self.work.begin()
-        while not self.work.turn() > 0:
+        self.writer.begin()
+        while not self.writer.turn() > 0:
             pass
 
     def count(self, counter: Counter) -> int:

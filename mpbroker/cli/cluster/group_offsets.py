@@ -28,7 +28,7 @@ from mpbroker.client.offset_resets import (
     by_duration,
     explained,
     parse_topic,
-    planned,
+    plan_resets,
     to_datetime,
 )
 from mpbroker.protocol.consumer_protocol import CLASSIC, CONSUMER, CONSUMER_PROTOCOL
@@ -163,7 +163,7 @@ def _reset(
             _warn(f"{plan.file}: group {strange} is left out: it is not named, or not there")
         for name in named:
             try:
-                offsets = planned(client, name, plan, rows, _warn)
+                offsets = plan_resets(client, name, plan, rows, _warn)
                 if offsets is None and names:
                     raise _nothing(plan, name)
                 if offsets and not is_dry:

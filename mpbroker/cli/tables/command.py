@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 tables_app = App(no_args_is_help=True)
 
-Declared = Annotated[
+TablesFile = Annotated[
     Path, option("--tables", "FILE", "Which topics become which tables, in TOML (docs: TABLES).", exists=True)
 ]
 
 
 @tables_app.command("run")
-def tables_run(tables: Declared, once: Once = False, json: Json = False, master: Master = None) -> None:
+def tables_run(tables: TablesFile, once: Once = False, json: Json = False, master: Master = None) -> None:
     """Bring Iceberg tables up to their topics, each record once.
 
     Each table that lacks records gets one commit an interval. The tables are the only state: the same command
@@ -60,7 +60,7 @@ def tables_run(tables: Declared, once: Once = False, json: Json = False, master:
 
 
 @tables_app.command("status")
-def tables_status(tables: Declared, json: Json = False) -> None:
+def tables_status(tables: TablesFile, json: Json = False) -> None:
     """Print how far each table is, with its size and errors."""
     settings = _settings(tables)
     from mpbroker.spark.tables import statuses
@@ -90,7 +90,7 @@ def tables_status(tables: Declared, json: Json = False) -> None:
 @tables_app.command("why")
 def tables_why(
     table: Annotated[str, typer.Argument(metavar="NAMESPACE.NAME", show_default=False)],
-    tables: Declared,
+    tables: TablesFile,
     json: Json = False,
 ) -> None:
     """Print why a table is behind or incomplete, and what to do.

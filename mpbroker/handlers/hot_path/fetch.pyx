@@ -6,7 +6,7 @@ from mpbroker.handlers.hot_path.session_table cimport (
     CachedPartition, Session, SessionsRef, move_to_end, session_by_id,
 )
 from mpbroker.handlers.hot_path.topic_table cimport (
-    MAY_READ, Topic, TopicsRef, is_granted, is_heeded, topic_by_id, topic_by_name,
+    MAY_READ, Topic, TopicsRef, is_granted, has_replicas, topic_by_id, topic_by_name,
 )
 from mpbroker.handlers.hot_path.wire cimport (
     Cursor, put_count, put_uvarint, skip_tags, take, take_length, take_u32, take_u64, take_uvarint,
@@ -413,7 +413,7 @@ cdef bint take_rest(Cursor *c, int version, const TopicsRef *topics) noexcept no
     if version >= RACK:
         length = take_length(c, flexible, False)
         rack = take(c, length if length > 0 else 0)
-        if length > 0 and rack != NULL and is_heeded(topics, rack, length):
+        if length > 0 and rack != NULL and has_replicas(topics, rack, length):
             return False
     # Tags at this place carry the id of a follower, or a cluster id.
     if flexible and take_uvarint(c) != 0:

@@ -67,7 +67,7 @@ cdef inline uint64_t hash_id(const uint8_t *topic_id) noexcept nogil:
     memcpy(halves, topic_id, 16)
     return (halves[0] ^ halves[1]) * 0x9e3779b97f4a7c15ULL >> 20
 
-cdef inline bint is_heeded(const TopicsRef *topics, const uint8_t *rack, uint64_t length) noexcept nogil:
+cdef inline bint has_replicas(const TopicsRef *topics, const uint8_t *rack, uint64_t length) noexcept nogil:
     """Return True if a client in this rack may have to read elsewhere."""
     cdef uint64_t h = hash_name(topics, rack, length) if topics.rack_count else 0
     cdef uint32_t i

@@ -180,7 +180,7 @@ cdef class TopicTable:
             return None
         return topic.places[partition].slot, topic.places[partition].generation
 
-    def heed_racks(self, racks: Iterable[str]) -> None:
+    def set_replica_racks(self, racks: Iterable[str]) -> None:
         """Have the turn leave fetches of clients in these racks to Python, and of no others."""
         cdef bytes name
         self.ref.rack_count = 0

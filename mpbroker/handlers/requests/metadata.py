@@ -151,7 +151,7 @@ class Metadata:
         self.replicas_by_rack = {
             rack: [one.id for one in replicas if one.rack == rack] for rack in {one.rack for one in replicas}
         }
-        self._table.heed_racks(self.replicas_by_rack if self.leads else ())
+        self._table.set_replica_racks(self.replicas_by_rack if self.leads else ())
         self.by_name, self.by_id, self._by_collision_key = {}, {}, {}
         self._table.clear()
         self._put(base.topics)

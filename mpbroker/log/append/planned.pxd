@@ -10,7 +10,7 @@ from mpbroker.storage.producer_state cimport Producer
 cdef enum:
     IOV_MOST = 1024
 
-cdef struct Planned:
+cdef struct PlannedBatch:
     PartitionCore *core
     JobBatch *batch
     uint8_t *data
@@ -22,7 +22,7 @@ cdef struct Planned:
     int has_producer
     Producer before             # restored if the write fails
 
-cdef inline int write_planned(const Planned *planned, const PartitionCore *core) noexcept nogil:
+cdef inline int write_planned(const PlannedBatch *planned, const PartitionCore *core) noexcept nogil:
     """Write everything planned for the partition at the end of its segment; return an errno, or 0."""
     cdef iovec pieces[IOV_MOST]
     cdef int32_t at = core.first_planned

@@ -22,7 +22,7 @@ from mpbroker.ipc.slots cimport JobBatch, JobHeader, ProduceSlot
 from mpbroker.log.append.answers cimport PROCESS_COUNT, AnswersRef
 from mpbroker.log.append.commit cimport CommitRef
 from mpbroker.log.append.paused_jobs cimport PausedJobs
-from mpbroker.log.append.planned cimport Planned
+from mpbroker.log.append.planned cimport PlannedBatch
 from mpbroker.log.partition.state cimport PartitionCore
 from shm.doorbell cimport BellRef
 from shm.ring cimport RingRef, Slot
@@ -49,7 +49,7 @@ cdef class AppendTurn:
     cdef int32_t job            # the job that is gathered
     cdef uint32_t batch
     cdef PausedJobs paused
-    cdef Planned *planned
+    cdef PlannedBatch *planned
     cdef int32_t planned_count
     cdef PartitionCore **touched
     cdef int32_t touched_count
@@ -70,7 +70,7 @@ cdef class AppendTurn:
     cdef int gather(self) noexcept nogil
     cdef int plan(self, const ProduceSlot *slot, JobBatch *batch, int64_t now_ms) noexcept nogil
     cdef int refusal(self, JobBatch *batch) noexcept nogil
-    cdef bint remember(self, Planned *planned, int32_t count) noexcept nogil
+    cdef bint remember(self, PlannedBatch *planned, int32_t count) noexcept nogil
     cdef void enlist(self, PartitionCore *core, int32_t index) noexcept nogil
     cdef void write_all(self) noexcept nogil
     cdef void note_written(self, PartitionCore *core) noexcept nogil

@@ -73,7 +73,7 @@ cdef class AppendTurn:
     def __cinit__(self, int64_t slots, *args):
         memset(&self.answers, 0, sizeof(self.answers))
         self.jobs = <Slot *>malloc(JOBS_PER_ROUND * sizeof(Slot))
-        self.planned = <Planned *>malloc(BATCHES_PER_WRITE * sizeof(Planned))
+        self.planned = <PlannedBatch *>malloc(BATCHES_PER_WRITE * sizeof(PlannedBatch))
         self.touched = <PartitionCore **>malloc(BATCHES_PER_WRITE * sizeof(PartitionCore *))
         self.answers.cores = <PartitionCore **>zeroed(slots, sizeof(PartitionCore *))
         self.answers.core_count = slots
@@ -251,7 +251,7 @@ cdef class AppendTurn:
 
     cdef int plan(self, const ProduceSlot *slot, JobBatch *batch, int64_t now_ms) noexcept nogil:
         cdef PartitionCore *core
-        cdef Planned *planned = &self.planned[self.planned_count]
+        cdef PlannedBatch *planned = &self.planned[self.planned_count]
         cdef const ProducerBatch *original = NULL
         cdef int verdict = self.refusal(batch)
         cdef int64_t last_offset
@@ -306,7 +306,7 @@ cdef class AppendTurn:
         self.enlist(core, self.planned_count)
         return NO_ERROR
 
-    cdef bint remember(self, Planned *planned, int32_t count) noexcept nogil:
+    cdef bint remember(self, PlannedBatch *planned, int32_t count) noexcept nogil:
         """Put the planned batch into the producer state, so that the next batch is checked against it.
 
         Return False if memory is exhausted.
@@ -348,7 +348,7 @@ cdef class AppendTurn:
 
     cdef void note_written(self, PartitionCore *core) noexcept nogil:
         cdef int32_t at = core.first_planned
-        cdef Planned *planned
+        cdef PlannedBatch *planned
         cdef JobBatch *batch
         cdef bint moved = False
         cdef uint64_t records = 0, size = 0
@@ -383,7 +383,7 @@ cdef class AppendTurn:
         Truncate the file to its old end, and restore the state of producers, newest batch first.
         """
         cdef int32_t at
-        cdef Planned *planned
+        cdef PlannedBatch *planned
         cdef Producer *producer
         sync_itself(&self.commit, core)
         if ftruncate(core.fd, core.size) != 0 or not is_full_disk(error):

@@ -158,7 +158,7 @@ class LogDirectory:
 
         Raises OSError, FatalError.
         """
-        self._heed_policy()
+        self._apply_flush_policy()
         if is_successor:
             self.journal.inherit()
             if self.worker.is_first:
@@ -234,7 +234,7 @@ class LogDirectory:
             )
         return self._cleaned
 
-    def _heed_policy(self) -> None:
+    def _apply_flush_policy(self) -> None:
         """With group commit, use recovery points in place of high watermarks that may not be durable."""
         mark = self.path / names.DURABLE_MARK
         self._is_marked = is_there(mark)

@@ -81,7 +81,7 @@ def recognized(file: CutFile, real_path: Path) -> CutFile | None:
         with real_path.open("rb", buffering=0) as there:
             fd, found = there.fileno(), os.fstat(there.fileno())
             for piece in file.pieces:
-                if size + piece.length > found.st_size or _crc(fd, size, piece.length) != piece.crc:
+                if crc_of(fd, size, piece.length) != piece.crc:
                     break
                 pieces.append(piece)
                 size += piece.length
@@ -190,12 +190,13 @@ def _tail_crc(fd: int, size: int) -> int:
     return checksum(os.pread(fd, size - start, start))
 
 
-def _crc(fd: int, start: int, length: int) -> int:
+def crc_of(fd: int, start: int, length: int) -> int | None:
+    """Return the CRC-32C of bytes of a file, None if it is shorter. Raises OSError."""
     crc, end = 0, start + length
     while start < end:
         data, _ = background_io.read(fd, min(end - start, _READ_BYTES), start, leaves_cache=True)
         if not data:
-            break
+            return None
         crc = checksum(data, crc)
         start += len(data)
     return crc

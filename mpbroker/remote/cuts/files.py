@@ -19,7 +19,6 @@ from typing import Final, NamedTuple
 from mpbroker.ipc.nodes import NODES_FILE
 from mpbroker.ipc.pointer import LOCK, POINTER_NAME
 from mpbroker.remote.cuts.manifest import CutPartition
-from mpbroker.remote.ledger.claim import CLAIM_FILE
 from mpbroker.remote.ledger.spare import SPARE
 from mpbroker.storage.names import (
     CLEAN_SHUTDOWN,
@@ -28,6 +27,7 @@ from mpbroker.storage.names import (
     LOG_SUFFIX,
     NOT_PARTITIONS,
     OFFSET_DIGITS,
+    REMOTE_CLAIM,
     REMOTE_OWNER,
     REMOTE_SEGMENTS,
     SCRUB,
@@ -39,7 +39,7 @@ from mpbroker.storage.names import (
 APPENDED: Final = (LOG_SUFFIX, *INDEX_SUFFIXES)
 _NOT_KEPT: Final = frozenset(
     (
-        *(LOCK, POINTER_NAME, REMOTE_OWNER, CLAIM_FILE, NODES_FILE, SCRUB, REMOTE_SEGMENTS),
+        *(LOCK, POINTER_NAME, REMOTE_OWNER, REMOTE_CLAIM, NODES_FILE, SCRUB, REMOTE_SEGMENTS),
         *(CLEAN_SHUTDOWN, CLEANER_OFFSETS),
     )
 )

@@ -12,16 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from mpbroker.remote.ledger.entries import LedgerDamaged, Writer, decode_header, encode_entry, entry_name
 from mpbroker.remote.ledger.events import Event
 from mpbroker.remote.ledger.owner import OwnerDamaged, new_nonce
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.storage.checkpoints import fsync_directory, write_whole
+from mpbroker.storage.names import REMOTE_CLAIM
 from shm.clock import wall_ms
-
-CLAIM_FILE: Final = "mpbroker.remote.claim"
 
 
 class Claim(NamedTuple):
@@ -36,7 +35,7 @@ class ClaimFile:
     """The claim of a standby, in its first log directory."""
 
     def __init__(self, directory: Path) -> None:
-        self.path = directory / CLAIM_FILE
+        self.path = directory / REMOTE_CLAIM
 
     def read(self) -> Claim | None:
         """Return the claim, which may be in the ledger; None without one. Raises OwnerDamaged, OSError."""

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from mpbroker.remote.layout.indexes import IndexSizes
 from mpbroker.remote.layout.object_names import SegmentObjects
 
 
@@ -150,9 +151,8 @@ class TopicRestored(_Event, tag="topic_restored", frozen=True):
 class SegmentAdded(_OfPartition, tag="segment", frozen=True):
     """The objects of a segment are in the store: offsets [base, end) of a partition.
 
-    `size` and `log_crc` (CRC-32C) are those of `.log`, `indexes_crc` that of `.indexes`. `index_sizes` are
-    the sizes in bytes of the parts of `.indexes`: offset index, time index, producer snapshot, leader epochs,
-    transaction index. `epochs` are leader epochs with their first offsets.
+    `size` and `log_crc` (CRC-32C) are those of `.log`, `indexes_crc` that of `.indexes`. `epochs` are
+    leader epochs with their first offsets.
     """
 
     topic: str
@@ -162,7 +162,7 @@ class SegmentAdded(_OfPartition, tag="segment", frozen=True):
     size: int
     largest_ms: int
     epochs: tuple[tuple[int, int], ...]
-    index_sizes: tuple[int, int, int, int, int]
+    index_sizes: IndexSizes
     has_aborted: bool
     log_crc: int
     indexes_crc: int

@@ -19,6 +19,7 @@ import msgspec
 
 from mpbroker.ipc.pointer import LOCK
 from mpbroker.records.batch import checksum
+from mpbroker.remote.cuts.bundles import crc_of
 from mpbroker.remote.cuts.manifest import CutFile, CutManifest, bundle_name
 from mpbroker.remote.restore.plan import READERS, PlacedPiece
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
@@ -26,7 +27,6 @@ from mpbroker.storage.checkpoints import fsync_directory, opened, write_all_at
 from mpbroker.storage.names import META_PROPERTIES, NOT_PARTITIONS
 
 _DIRECTORY_MODE: Final = 0o750
-_READ_BYTES: Final = 1 << 20
 # Two pieces of a bundle with a gap up to this size are downloaded by one request, with the gap.
 _GAP_BYTES: Final = 256 << 10
 _RUN_BYTES: Final = 64 << 20
@@ -143,7 +143,7 @@ class Mirror:
             for number, piece in enumerate(file.pieces):
                 self._seen(0)
                 is_known = known is not None and piece in known.pieces[number : number + 1]
-                if not is_known and _crc(fd, at, piece.length) != piece.crc:
+                if not is_known and crc_of(fd, at, piece.length) != piece.crc:
                     missing.append(PlacedPiece(piece, file.path, at))
                 at += piece.length
         if at != file.size:
@@ -217,15 +217,3 @@ def _runs(wanted: Iterable[PlacedPiece]) -> Iterator[_Run]:
         run = _Run(bundle, start, end, [one])
     if run is not None:
         yield run
-
-
-def _crc(fd: int, position: int, length: int) -> int | None:
-    """Return the checksum of bytes of a file, None if it is shorter."""
-    crc, end = 0, position + length
-    while position < end:
-        data = os.pread(fd, min(end - position, _READ_BYTES), position)
-        if not data:
-            return None
-        crc = checksum(data, crc)
-        position += len(data)
-    return crc

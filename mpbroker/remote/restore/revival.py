@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from mpbroker.records.batch import checksum
-from mpbroker.remote.layout.indexes import IndexSizes
 from mpbroker.remote.layout.manifest import encode_manifest
 from mpbroker.remote.ledger.events import SegmentAdded
 from mpbroker.remote.restore.plan import Plan
@@ -52,7 +51,7 @@ def _copied(store: ObjectStore, one: SegmentAdded, broker_id: int, time_ms: int)
         size=one.size,
         largest_ms=one.largest_ms,
         epochs=one.epochs,
-        index_sizes=IndexSizes(*one.index_sizes),
+        index_sizes=one.index_sizes,
         broker_id=broker_id,
         time_ms=time_ms,
     )

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from mpbroker.ipc.counters import Counter
-from mpbroker.remote.tier.backlog import Backlog
+from mpbroker.remote.tier.backlog import Backlog, Candidate, in_turn
 from mpbroker.remote.tier.book import Book
-from mpbroker.remote.tier.candidates import Candidate, in_turn
 from mpbroker.remote.tier.places import Key, Place, PlaceGone, told
 from mpbroker.remote.tier.segment_indexes import SegmentDamaged
 from mpbroker.remote.tier.topics import Topics

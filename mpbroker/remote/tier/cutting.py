@@ -21,7 +21,7 @@ from mpbroker.remote.ledger.events import CutsRemoved
 from mpbroker.remote.ledger.ledger import Fenced
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
 from mpbroker.remote.tier.book import Book
-from mpbroker.remote.tier.work import LOOK_S, Stopped, TierWork
+from mpbroker.remote.tier.tier_store import LOOK_S, Stopped, TierStore
 from shm.counters import CounterPage
 from shm.word import Words
 
@@ -41,14 +41,14 @@ class Cutting:
     def __init__(
         self,
         config: BrokerConfig,
-        work: TierWork,
+        tier: TierStore,
         counters: CounterPage,
         cutter_of: Callable[[ObjectStore, Callable[[int], None]], Cutter],
         step_back: Callable[[], object] = lambda: None,
         first_cut: Words | None = None,
     ) -> None:
         self._config = config
-        self._work = work
+        self._tier = tier
         self._first_cut = first_cut
         # How often a cut was asked for, and how many of these the ledger has an answer for.
         self._asked = self._answered = 0
@@ -67,11 +67,11 @@ class Cutting:
         return set() if self._cutter is None else self._cutter.bundles()
 
     def run(self) -> None:
-        """Make cuts until the work is stopped, or the ledger is another broker's."""
+        """Make cuts until the tier is stopped, or the ledger is another broker's."""
         self._step_back()
         try:
-            while self._work.book is None:
-                self._work.wait(LOOK_S if self._first_cut is None else AWAITED_LOOK_S)
+            while self._tier.book is None:
+                self._tier.wait(LOOK_S if self._first_cut is None else AWAITED_LOOK_S)
             while True:
                 began = time.monotonic()
                 self.turn()
@@ -92,16 +92,16 @@ class Cutting:
 
         Raises Stopped, Fenced.
         """
-        assert self._work.book is not None
+        assert self._tier.book is not None
         self._asked = asked = self._asked + 1
         while self._answered < asked:
-            if self._work.book.ledger.fenced is not None:
-                raise self._work.book.ledger.fenced
-            self._work.wait(AWAITED_LOOK_S)
+            if self._tier.book.ledger.fenced is not None:
+                raise self._tier.book.ledger.fenced
+            self._tier.wait(AWAITED_LOOK_S)
 
     def turn(self) -> None:
         """Make a cut if the ledger is this broker's. Raises Stopped, Fenced."""
-        book, store = self._work.book, self._work.store
+        book, store = self._tier.book, self._tier.objects
         if book is None or store is None:
             return
         try:
@@ -150,12 +150,12 @@ class Cutting:
     def _shipped_before(self, book: Book, names: list[str]) -> None:
         """Delete what was shipped before the last cut. Who restores that cut may still read the rest."""
         doomed, self._shipped = self._shipped, names
-        if doomed and self._work.store is not None:
+        if doomed and self._tier.objects is not None:
             book.check_fence()
-            self._work.store.delete(doomed)
+            self._tier.objects.delete(doomed)
 
     def _remove_expired(self, book: Book, store: ObjectStore) -> None:
-        event = expired(book.state, self._work.now_ms(), self._config.mpbroker_remote_checkpoint_retention_ms)
+        event = expired(book.state, self._tier.now_ms(), self._config.mpbroker_remote_checkpoint_retention_ms)
         if event is not None:
             book.add([event])
             book.commit()
@@ -168,11 +168,11 @@ class Cutting:
         """Wait until a time, or until a cut is asked for. Raises Stopped."""
         asked = self._asked
         while asked == self._asked and (left_s := due - time.monotonic()) > 0:
-            self._work.wait(min(left_s, LOOK_S))
+            self._tier.wait(min(left_s, LOOK_S))
 
     def _paced(self, count: int) -> None:
         if not self.is_at_rest:
-            self._work.pace(count, self._stints)
+            self._tier.pace(count, self._stints)
 
 
 def objects_of(event: CutsRemoved) -> list[str]:

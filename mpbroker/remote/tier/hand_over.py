@@ -18,7 +18,7 @@ from mpbroker.remote.ledger.ledger import Fenced
 from mpbroker.remote.store.object_store import StoreError
 from mpbroker.remote.tier.cutting import Cutting
 from mpbroker.remote.tier.renewing import Renewing
-from mpbroker.remote.tier.work import TierWork
+from mpbroker.remote.tier.tier_store import TierStore
 
 # The longest time that it takes without a standby.
 ALONE_S: Final = 10.0
@@ -32,8 +32,8 @@ class HandOver:
     `cuts` is the thread that makes cuts, which was told to stop.
     """
 
-    def __init__(self, work: TierWork, cutting: Cutting, renewing: Renewing, cuts: threading.Thread) -> None:
-        self._work = work
+    def __init__(self, tier: TierStore, cutting: Cutting, renewing: Renewing, cuts: threading.Thread) -> None:
+        self._tier = tier
         self._cutting = cutting
         self._renewing = renewing
         self._cuts = cuts
@@ -59,7 +59,7 @@ class HandOver:
         return True
 
     def _hand_over(self) -> None:
-        began, book, store = time.monotonic(), self._work.book, self._work.store
+        began, book, store = time.monotonic(), self._tier.book, self._tier.objects
         assert book is not None
         assert store is not None
         if not self._is_cut:

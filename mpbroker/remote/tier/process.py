@@ -1,11 +1,11 @@
 """The tier process: uploads sealed segments to the object store, and downloads what handlers ask for.
 
-The main thread follows orders, learns of topics and serves the handlers' calls. It never waits for the store.
-A second thread uploads and deletes segments (`work`), on CPUs that no other thread wants. Other threads make
-cuts (`cutting`), renew the lease (`renewing`), ship commit rounds (`shipper`) and download (`downloads`). The
-supervisor starts the process only if remote.log.storage.system.enable is set. While the process is away,
-local data is served for as long as the lease lasts, and stays where it is. Commit rounds wait for it only
-with mpbroker.remote.acks=ledger.
+The main thread follows orders, learns of topics and serves the handlers' calls (`handler_calls`). It never
+waits for the store. A second thread uploads and deletes segments (`remote_writer`), on CPUs that no other
+thread wants. Other threads make cuts (`cutting`), renew the lease (`renewing`), ship commit rounds
+(`shipper`) and download (`download_jobs`). The supervisor starts the process only if
+remote.log.storage.system.enable is set. While the process is away, local data is served for as long as the
+lease lasts, and stays where it is. Commit rounds wait for it only with mpbroker.remote.acks=ledger.
 
 (Kafka: RemoteLogManager.)
 """
@@ -13,7 +13,6 @@ with mpbroker.remote.acks=ledger.
 from __future__ import annotations
 
 import os
-import queue
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,40 +20,30 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-from mpbroker.ipc import calls, topology
+from mpbroker.ipc import topology
 from mpbroker.ipc.bulletin import BulletinReader
 from mpbroker.ipc.control_client import ControlClient
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.leading import NEVER, lease_left_ms
-from mpbroker.ipc.lending import Lender
 from mpbroker.ipc.process import IDLE_SLEEP_MS, ExitCode, PeerOrder, ProcessContext
-from mpbroker.ipc.rings import RingPair, any_waits
-from mpbroker.ipc.rpc import NO_ANSWER, RpcServer
-from mpbroker.ipc.slots import Call, SlotKind, kind_of, unpack_call, unpack_return
 from mpbroker.log.io.pace import only_when_idle
-from mpbroker.protocol.errors import ErrorCode
 from mpbroker.remote.cuts.cutter import Cutter
 from mpbroker.remote.cuts.files import Look
 from mpbroker.remote.cuts.instant import Broker, Instant, Rows, instant_at_rest, take_instant
 from mpbroker.remote.cuts.manifest import CutFile
 from mpbroker.remote.ledger.state import RemoteState
-from mpbroker.remote.store.object_store import ObjectStore, StoreError
-from mpbroker.remote.tier.cache import RemoteCache
+from mpbroker.remote.store.object_store import ObjectStore
 from mpbroker.remote.tier.cutting import Cutting
-from mpbroker.remote.tier.downloads import Downloads, Totals
 from mpbroker.remote.tier.hand_over import HandOver
+from mpbroker.remote.tier.handler_calls import HandlerCalls
 from mpbroker.remote.tier.leadership import Leadership
 from mpbroker.remote.tier.places import Places
 from mpbroker.remote.tier.ranges import Ranges
+from mpbroker.remote.tier.remote_writer import RemoteWriter
 from mpbroker.remote.tier.renewing import Renewing
 from mpbroker.remote.tier.shipper import Shipper
-from mpbroker.remote.tier.stored import StoredPartitions
+from mpbroker.remote.tier.tier_store import TierStore
 from mpbroker.remote.tier.topics import Topics
-from mpbroker.remote.tier.undeletion import CannotUndelete, undelete
-from mpbroker.remote.tier.work import TierWork
-from mpbroker.storage.disk_errors import NO_ROOM
-from mpbroker.storage.names import REMOTE_CACHE
-from shm.clock import monotonic_ms
 
 # A request to the store may hold the thread up for longer: then it ends with the process.
 STOP_S = 5.0
@@ -68,28 +57,18 @@ def run(context: ProcessContext, cluster_id: str) -> int:
 
 
 class TierProcess:
-    """The main thread: orders, topics, calls."""
+    """The main thread, and the threads that it begins."""
 
     def __init__(self, context: ProcessContext, cluster_id: str) -> None:
         memory, config = context.memory, context.config
         self.context = context
-        arena = memory.arena(context.index)
-        arena.reset()
-        self._lender = Lender(arena, context.index)
-        self._server = RpcServer(
-            self._lender, memory.arena, lambda handler, slot: self._rings(handler).push(slot)
-        )
-        self._handlers: dict[int, RingPair] = {}
-        # How often each handler has died: its successor gets no answer to a call of its own.
-        self._lives = dict.fromkeys(topology.HANDLERS, 0)
-        self._fenced: set[int] = set()
         self._topics = Topics()
         self._news = BulletinReader(
             memory.private.block("bulletin"), memory.words("bulletin_acks"), context.index
         )
         places = Places(
             *(memory.table(), memory.sizes.log_workers, config.log_dirs, self._topics),
-            lambda topic_id: (state := self.work.state) is not None and topic_id in state.topics,
+            lambda topic_id: (state := self.tier.state) is not None and topic_id in state.topics,
         )
         asked = memory.words("remote_asked")
         self._leading = memory.leading()
@@ -101,9 +80,9 @@ class TierProcess:
             *(self._leading, context.counters, self._ring_processors),
             replicated=lambda ms: memory.words("readable").store(0, ms),
         )
-        self.work = TierWork(
-            *(config, cluster_id, self._topics, places, memory.words("remote"), context.counters),
-            leadership,
+        self.tier = TierStore(config, cluster_id, memory.words("remote"), context.counters, leadership)
+        self.writer = RemoteWriter(
+            *(config, self.tier, self._topics, places, context.counters, leadership),
             collections_asked=lambda: asked.load(0),
             bundles=self._nameless,
             step_back=self._step_back,
@@ -114,16 +93,11 @@ class TierProcess:
         self._instants.submit(int).result()
         self._first_cut = memory.words("first_cut") if config.ships_rounds else None
         self._cutting = Cutting(
-            *(config, self.work, context.counters, self._cutter, self._step_back, self._first_cut)
+            *(config, self.tier, context.counters, self._cutter, self._step_back, self._first_cut)
         )
         self._shipper = self._make_shipper()
-        self._renewing = Renewing(self.work, leadership, config.mpbroker_remote_lease_ms)
-        self._stored = StoredPartitions(places.find, lambda: self.work.state)
-        self._downloads: Downloads | None = None
-        self._lacks_room = False
-        self._undeletions = ThreadPoolExecutor(1, "undeletion")
-        # Answers for the main thread to give.
-        self._undeleted: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._renewing = Renewing(self.tier, leadership, config.mpbroker_remote_lease_ms)
+        self._calls = HandlerCalls(context, self.tier, self._topics, places, self._cutting)
         self._bug: Exception | None = None
 
     def serve(self) -> int:
@@ -132,20 +106,19 @@ class TierProcess:
         threads = [
             cuts,
             self._begin("standbys", self._renewing.follow_standbys),
-            self._begin("remote writer", self.work.run),
+            self._begin("remote writer", self.writer.run),
             *((self._begin("shipper", self._shipper.run),) if self._shipper is not None else ()),
         ]
         self.context.ready()
         while not self.context.must_stop():
             self.step()
             self.context.wait(self._something_waits, self._sleep_ms())
-        self.work.stop()
-        if self._downloads is not None:
-            self._downloads.close()
+        self.tier.stop()
+        self._calls.close()
         until = time.monotonic() + STOP_S
-        if self.work.book is not None and not self.context.orphaned:
+        if self.tier.book is not None and not self.context.orphaned:
             # The supervisor stops this process when all others that write have ended.
-            last = HandOver(self.work, self._cutting, self._renewing, cuts)
+            last = HandOver(self.tier, self._cutting, self._renewing, cuts)
             if not self._await(self._begin("hand-over", last.run), time.monotonic() + last.limit_s):
                 last.give_up(f"it has taken {last.limit_s:.0f} s")
         # A thread may wait for the store. It dies with the process, as it would by a kill.
@@ -178,17 +151,7 @@ class TierProcess:
             self._topics.apply(news)
         if self._shipper is not None:
             self._shipper.follow()
-        if self._downloads is None and self.work.store is not None:
-            self._begin_downloads(self.work.store)
-        for rings in self._bound_handlers():
-            self._receive(rings)
-        while not self._undeleted.empty():
-            self._undeleted.get()()
-        if self._downloads is not None:
-            self._downloads.step()
-            self._count(self._downloads)
-        for rings in self._handlers.values():
-            rings.flush()
+        self._calls.step()
 
     def _watch_lease(self) -> None:
         """Tell when the lease has run out, and when it is in force again."""
@@ -212,10 +175,10 @@ class TierProcess:
     def _something_waits(self) -> bool:
         if self._shipper is not None and self._shipper.has_news:
             return True
-        return self.context.pending_order() is not None or any_waits(self._bound_handlers())
+        return self.context.pending_order() is not None or self._calls.has_news()
 
     def _sleep_ms(self) -> int:
-        next_ms = None if self._downloads is None else self._downloads.next_ms()
+        next_ms = self._calls.next_ms()
         sleep_ms = IDLE_SLEEP_MS if next_ms is None else next_ms
         left_ms = lease_left_ms(self.context.counters.get(Counter.COUNT_REMOTE_LEASE_UNTIL_MS))
         # Processors are told at once when the lease has run out.
@@ -229,7 +192,7 @@ class TierProcess:
         except Exception as error:  # noqa: BLE001
             # The main thread dies of it, so that a successor begins anew.
             self._bug = error
-            self._wake()
+            os.eventfd_write(self.context.bell.fd, 1)
 
     def _step_back(self) -> None:
         try:
@@ -268,7 +231,7 @@ class TierProcess:
             return None
         bells = [memory.doorbell(role) for role in topology.LOG_WORKERS[: memory.sizes.log_workers]]
         return Shipper(
-            self.work,
+            self.tier,
             Ranges(memory.table(), self.context.config.log_dirs),
             [memory.unshipped_block(number) for number in range(memory.sizes.log_workers)],
             memory.words("shipped"),
@@ -281,7 +244,7 @@ class TierProcess:
         """Return `Instant.shipped` and `Instant.since` as of now."""
         if self._shipper is not None:
             return self._shipper.mark()
-        book = self.work.book
+        book = self.tier.book
         assert book is not None
         return book.state.last_shipped, book.ledger.seq
 
@@ -289,106 +252,8 @@ class TierProcess:
         """Return what the ledger is about to name of a cut that is being made, and of rounds on their way."""
         return self._cutting.bundles() | (set() if self._shipper is None else self._shipper.objects())
 
-    def _wake(self) -> None:
-        os.eventfd_write(self.context.bell.fd, 1)
-
-    def _begin_downloads(self, store: ObjectStore) -> None:
-        config = self.context.config
-        cache = RemoteCache(
-            Path(config.log_dirs[0]) / REMOTE_CACHE, lambda: config.mpbroker_remote_cache_bytes, monotonic_ms
-        )
-        try:
-            cache.open()
-        except OSError as error:
-            if error.errno not in NO_ROOM:
-                raise
-            # What is uploaded makes room.
-            if not self._lacks_room:
-                self.context.log.error("nothing can be read from the object store yet: %s", error)
-            self._lacks_room = True
-            return
-        self._downloads = Downloads(store, cache, self._stored.find, config, self._wake)
-
-    def _count(self, downloads: Downloads) -> None:
-        totals, counters = downloads.totals, self.context.counters
-        # A predecessor's counts go on.
-        counters.add(Counter.COUNT_REMOTE_FETCHES, totals.fetches)
-        counters.add(Counter.COUNT_REMOTE_FETCHED_BYTES, totals.fetched_bytes)
-        counters.add(Counter.COUNT_REMOTE_FETCH_ERRORS, totals.errors)
-        counters.add(Counter.COUNT_REMOTE_CACHE_HITS, totals.hits)
-        counters.set(Counter.COUNT_REMOTE_CACHE_BYTES, downloads.cache_bytes)
-        downloads.totals = Totals()
-
-    # ---- handlers
-
-    def _bound_handlers(self) -> list[RingPair]:
-        there = filter(self.context.is_alive, topology.HANDLERS)
-        return [self._rings(handler) for handler in there if handler not in self._fenced]
-
-    def _rings(self, handler: int) -> RingPair:
-        if handler not in self._handlers:
-            self._handlers[handler] = RingPair(self.context, handler)
-        return self._handlers[handler]
-
-    def _receive(self, rings: RingPair) -> None:
-        for slot in rings.take():
-            match kind_of(slot):
-                case SlotKind.CALL:
-                    call = unpack_call(slot)
-                    if (message := self._server.message_of(call)) is not None:
-                        self._called(call, message)
-                case SlotKind.RETURN:
-                    returned = unpack_return(slot)
-                    self._lender.end(returned.block, returned.generation)
-                case kind:
-                    raise ValueError(f"{topology.name_of(rings.other)} sent a descriptor of kind {kind}")
-
-    def _called(self, call: Call, message: calls.Message) -> None:
-        handler, life = call.owner, self._lives[call.owner]
-
-        def answer(answer: calls.Message) -> None:
-            if life == self._lives[handler]:
-                self._server.answer(handler, call.request, answer, call.connection)
-
-        if isinstance(message, calls.UndeleteTopic):
-            self._undeletions.submit(self._undelete, message, answer)
-        elif not isinstance(message, calls.RemoteWindow):
-            answer(calls.Failed(NO_ANSWER, f"the tier does not know {type(message).__name__}"))
-        elif self._downloads is None:
-            answer(calls.Failed(NO_ANSWER, "the tier has not opened the object store yet"))
-        else:
-            self._downloads.asked(message, answer)
-
-    def _undelete(self, wanted: calls.UndeleteTopic, answer: Callable[[calls.Message], None]) -> None:
-        """Do what a handler asks, in a thread of its own; the main thread gives the answer."""
-        answered: calls.Message = calls.Acknowledged()
-        try:
-            store, state, there = self.work.store, self.work.state, self._topics.now
-            if store is None or state is None or there is None or self.work.book is None:
-                raise CannotUndelete("the tier has not read the ledger: mpbroker remote status says why")
-            log_dirs = list(map(Path, self.context.config.log_dirs))
-            undelete(store, state, wanted, there, log_dirs, self.work.now_ms())
-            if self._shipper is not None:
-                # The ledger is about to have the topic, and only a cut has directories without records.
-                self._cutting.await_cut()
-        except (CannotUndelete, StoreError, OSError) as error:
-            answered = calls.Failed(ErrorCode.INVALID_REQUEST, str(error))
-        except Exception as error:
-            self.context.log.exception("%s failed", wanted)
-            answered = calls.Failed(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
-        self._undeleted.put(partial(answer, answered))
-        self._wake()
-
     def _obey_order(self, order: PeerOrder) -> None:
         if order.settings_changed:
             self.context.follow_settings()
         elif topology.is_handler(order.role) and not order.leaving:
-            rings = self._rings(order.role)
-            if order.alive:
-                rings.rebind()
-                self._fenced.discard(order.role)
-                return
-            self._fenced.add(order.role)
-            self._lives[order.role] += 1
-            rings.drop()
-            self._lender.reclaim(order.role)
+            self._calls.obey(order)

@@ -14,7 +14,7 @@ from mpbroker.remote.ledger.ledger import Fenced
 from mpbroker.remote.ledger.registrations import read_registrations, registration_name
 from mpbroker.remote.store.object_store import StoreError
 from mpbroker.remote.tier.leadership import Leadership
-from mpbroker.remote.tier.work import LOOK_S, Stopped, TierWork
+from mpbroker.remote.tier.tier_store import LOOK_S, Stopped, TierStore
 
 # How often in a lease a renewal is looked at, and tried again after a failure.
 _TRIES: Final = 30
@@ -24,8 +24,8 @@ log = logging.getLogger("mpbroker.remote")
 class Renewing:
     """Both threads' work. The lease is renewed until `stop`, also after the other work was stopped."""
 
-    def __init__(self, work: TierWork, leadership: Leadership, lease_ms: int) -> None:
-        self._work = work
+    def __init__(self, tier: TierStore, leadership: Leadership, lease_ms: int) -> None:
+        self._tier = tier
         self._leadership = leadership
         self._lease_s = lease_ms / 1000
         self._stops = threading.Event()
@@ -46,7 +46,7 @@ class Renewing:
 
     def turn(self) -> float:
         """Renew the lease if that is due; return the seconds until the next look. Raises as `renew`."""
-        book = self._work.book
+        book = self._tier.book
         if book is None:
             return LOOK_S
         try:
@@ -56,7 +56,7 @@ class Renewing:
                 book.renew()
                 self._is_failing = False
         except Fenced as fenced:
-            self._work.end_if_taken_over(fenced)
+            self._tier.end_if_taken_over(fenced)
             self.stop()
         except StoreError as error:
             if not self._is_failing:
@@ -65,24 +65,24 @@ class Renewing:
         return min(LOOK_S, self._lease_s / _TRIES)
 
     def follow_standbys(self) -> None:
-        """Have the ledger name the brokers that stand by, until the work is stopped or the ledger is lost."""
+        """Have the ledger name the brokers that stand by, until the tier is stopped or the ledger is lost."""
         try:
             while True:
                 self.look()
                 # Once a lease is enough while nobody stands by: each look costs a request.
                 leadership = self._leadership
-                looks_often = self._work.book is None or leadership.has_lease or leadership.has_replicas
-                self._work.wait(self._lease_s / (RENEWALS if looks_often else 1))
+                looks_often = self._tier.book is None or leadership.has_lease or leadership.has_replicas
+                self._tier.wait(self._lease_s / (RENEWALS if looks_often else 1))
         except (Stopped, Fenced):
             return
 
     def look(self) -> None:
         """Look once who stands by. Raises Fenced."""
-        book, store = self._work.book, self._work.store
+        book, store = self._tier.book, self._tier.objects
         if book is None or store is None:
             return
         try:
-            gone = book.follow_standbys(read_registrations(store), self._work.started())
+            gone = book.follow_standbys(read_registrations(store), self._tier.started())
             # A later start does not know for how long a standby was silent, and would name it again.
             store.delete(map(registration_name, gone))
         except (StoreError, OSError) as error:

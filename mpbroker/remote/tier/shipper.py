@@ -29,7 +29,7 @@ from mpbroker.remote.ledger.ledger import Fenced
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
 from mpbroker.remote.tier.cutting import AWAITED_LOOK_S
 from mpbroker.remote.tier.ranges import Found, Ranges
-from mpbroker.remote.tier.work import LOOK_S, Stopped, TierWork
+from mpbroker.remote.tier.tier_store import LOOK_S, Stopped, TierStore
 from shm.clock import wall_ms
 from shm.counters import CounterPage
 from shm.word import Words
@@ -67,7 +67,7 @@ class Shipper:
 
     def __init__(
         self,
-        work: TierWork,
+        tier: TierStore,
         ranges: Ranges,
         blocks: Sequence[memoryview],
         words: Words,
@@ -75,7 +75,7 @@ class Shipper:
         told: Callable[[int], None],
         counters: CounterPage,
     ) -> None:
-        self._work = work
+        self._tier = tier
         self._ranges = ranges
         self._blocks = blocks
         self._words = words
@@ -111,16 +111,16 @@ class Shipper:
 
         The log workers must be at rest. A round that is read later is not among them, even if its bytes are.
         """
-        book = self._work.book
+        book = self._tier.book
         assert book is not None
         # The entry first: an event that gets its number meanwhile is in a later one.
         since = book.ledger.seq
         return max(self.number, book.state.last_shipped), since
 
     def run(self) -> None:
-        """Ship rounds until the work is stopped, or the ledger is another broker's."""
+        """Ship rounds until the tier is stopped, or the ledger is another broker's."""
         try:
-            while self._work.book is None or not self._first_cut.load(0):
+            while self._tier.book is None or not self._first_cut.load(0):
                 self._pause(AWAITED_LOOK_S)
             while True:
                 try:
@@ -129,13 +129,13 @@ class Shipper:
                     self._pause(LOOK_S)
                 except (StoreError, OSError) as error:
                     self._failed(error)
-                    self._work.wait(RETRY_S)
+                    self._tier.wait(RETRY_S)
         except (Stopped, Fenced):
             return
 
     def turn(self) -> bool:
         """Ship all rounds that wait; return whether there were any. Raises Fenced, StoreError, OSError."""
-        book, store = self._work.book, self._work.store
+        book, store = self._tier.book, self._tier.objects
         assert book is not None
         assert store is not None
         sending = self._sending
@@ -196,7 +196,7 @@ class Shipper:
         """Wait for `follow` to wake this thread, for `seconds` at most. Raises Stopped."""
         self._woken.wait(seconds)
         self._woken.clear()
-        self._work.wait(0)
+        self._tier.wait(0)
 
     def _failed(self, error: Exception) -> None:
         self._counters.add(Counter.COUNT_REMOTE_ERRORS)

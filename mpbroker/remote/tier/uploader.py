@@ -21,7 +21,7 @@ from mpbroker.remote.layout.manifest import encode_manifest
 from mpbroker.remote.layout.object_names import SegmentObjects
 from mpbroker.remote.ledger.events import SegmentAdded
 from mpbroker.remote.store.object_store import ObjectStore
-from mpbroker.remote.tier.candidates import Candidate
+from mpbroker.remote.tier.backlog import Candidate
 from mpbroker.remote.tier.places import PlaceGone, Places, held
 from mpbroker.remote.tier.segment_indexes import IndexEntries, SegmentDamaged, read_indexes
 from mpbroker.storage.checkpoints import opened, read_epochs

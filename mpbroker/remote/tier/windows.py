@@ -22,7 +22,7 @@ _OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")
 
 
-class Span(NamedTuple):
+class ByteRange(NamedTuple):
     """The bytes [position, end) of a segment."""
 
     position: int
@@ -75,8 +75,8 @@ class SegmentWindows:
     def __len__(self) -> int:
         return len(self._starts)
 
-    def span(self, number: int) -> Span:
-        return Span(self._starts[number], self._stops[number])
+    def byte_range(self, number: int) -> ByteRange:
+        return ByteRange(self._starts[number], self._stops[number])
 
     def find(self, offset: int) -> int:
         """Return the number of the window of an offset; see `unsure`."""
@@ -110,7 +110,7 @@ class SegmentWindows:
 
     def offset_index(self, number: int, base: int) -> bytes:
         """Return a window's offset index, for a file whose base offset is `base`."""
-        start, stop = self.span(number)
+        start, stop = self.byte_range(number)
         entries = range(bisect_right(self._positions, start), bisect_left(self._positions, stop))
         moved = self.base - base
         return b"".join(

@@ -192,7 +192,7 @@ def test_what_the_coordinator_has_is_described(ready: Rig, kind: int) -> None:
         assert error or values[key] == own.get(key, "45000" if kind == GROUP else "300000")
 
 
-def test_other_processes_heed_a_level(broker: Mpbroker) -> None:
+def test_other_processes_follow_a_level(broker: Mpbroker) -> None:
     """Set a level at a handler, and check that a processor then logs closed connections at DEBUG."""
 
     def come_and_go() -> bool:

@@ -16,7 +16,7 @@ from mpbroker.protocol.errors import ErrorCode
 from mpbroker.protocol.messages import FetchRequest
 from mpbroker.records.compression import Codec
 from mpbroker.records.markers import ABORT, COMMIT
-from mpbroker.remote.tier import downloads
+from mpbroker.remote.tier import download_jobs
 from mpbroker.storage.reader import Bound, OffsetOutOfRange, PartitionReader
 from tests.support.handler_logs import FETCH, TOPIC, fetch
 from tests.support.handler_rig import fence, partition_payload
@@ -245,7 +245,7 @@ def test_a_store_that_is_down_is_an_error_of_that_partition_until_it_is_back(
 
     def fails_again() -> bool:
         assert tier.fetch(fetch(0, wait_ms=LONG_MS)).error_code == ErrorCode.KAFKA_STORAGE_ERROR
-        return len(tier.store.gets) > 2 * downloads.TRIES
+        return len(tier.store.gets) > 2 * download_jobs.TRIES
 
     until(fails_again, "the store is asked again")
     lines = [one.message for one in caplog.records if one.name == "mpbroker.handlers"]

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.remote.ledger.claim import CLAIM_FILE, Claim, ClaimFile, new_claim, settle
+from mpbroker.remote.ledger.claim import Claim, ClaimFile, new_claim, settle
 from mpbroker.remote.ledger.events import TakenOver
 from mpbroker.remote.ledger.ledger import Fenced, Ledger
 from mpbroker.remote.ledger.owner import OwnerDamaged
 from mpbroker.remote.store.object_store import StoreError
+from mpbroker.storage.names import REMOTE_CLAIM
 from tests.support.fault_store import Fault, FaultStore, MemoryStore
 from tests.support.ledger_parts import STARTED, TOPIC, ledger_of, read
 
@@ -95,8 +96,8 @@ def test_the_file_has_the_bytes_of_the_entry(owner: Ledger, store: FaultStore, t
     claim = claim_of(store)
     file.write(claim)
     assert ClaimFile(tmp_path).read() == claim
-    (tmp_path / CLAIM_FILE).write_bytes(b"2\n{")
-    with pytest.raises(OwnerDamaged, match=CLAIM_FILE):
+    (tmp_path / REMOTE_CLAIM).write_bytes(b"2\n{")
+    with pytest.raises(OwnerDamaged, match=REMOTE_CLAIM):
         file.read()
     file.remove()
     file.remove()

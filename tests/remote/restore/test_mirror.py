@@ -109,9 +109,9 @@ def test_what_lies_before_bytes_that_were_added_is_not_read_again(world: CutWorl
         (targets(world)[0] / SEGMENT).write_bytes((world.log_dirs[0] / SEGMENT).read_bytes())
         follower.touched(f"0/{SEGMENT}", position)
     world.cut()
-    with patch.object(mirror, "_crc", wraps=mirror._crc) as compared:
+    with patch.object(mirror, "crc_of", wraps=mirror.crc_of) as compared:
         follower.apply(world.plan().manifest)
-    # `_crc(fd, at, length)`
+    # `crc_of(fd, at, length)`
     assert (10_000, 2) in [call.args[1:] for call in compared.call_args_list]
     assert (0, 10_000) not in [call.args[1:] for call in compared.call_args_list]
     assert contents(targets(world)) == original(world)

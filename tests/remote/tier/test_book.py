@@ -18,8 +18,8 @@ from tests.support.tier_world import TierWorld
 @pytest.fixture
 def book(world: TierWorld) -> Book:
     world.turn()
-    assert world.work.book is not None
-    return world.work.book
+    assert world.tier.book is not None
+    return world.tier.book
 
 
 def test_a_renewal_waits_for_no_file(world: TierWorld, book: Book) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mpbroker.remote.cuts.manifest import BUNDLES, CUTS, bundle_name, cut_name
+from mpbroker.remote.layout.indexes import IndexSizes
 from mpbroker.remote.layout.object_names import SegmentObjects
 from mpbroker.remote.ledger.events import CutTaken, SegmentAdded, SegmentsRemoved, TopicSet
 from mpbroker.remote.ledger.ledger import Fenced
@@ -18,8 +19,9 @@ NOW_MS = 10 * ORPHAN_MS
 
 
 def added(base: int) -> SegmentAdded:
+    sizes = IndexSizes(0, 0, 0, 0, 0)
     return SegmentAdded(
-        TOPIC, 0, "t", bytes([base]) * 16, base, base + 1, 1, 0, ((0, 0),), (0, 0, 0, 0, 0), False, 0, 0
+        TOPIC, 0, "t", bytes([base]) * 16, base, base + 1, 1, 0, ((0, 0),), sizes, False, 0, 0
     )
 
 

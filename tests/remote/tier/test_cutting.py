@@ -19,9 +19,9 @@ from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.restore.plan import make_plan
 from mpbroker.remote.restore.take_over import take_over
 from mpbroker.remote.store.object_store import ObjectStore
-from mpbroker.remote.tier import work
+from mpbroker.remote.tier import tier_store
 from mpbroker.remote.tier.cutting import FIRST_CUT_RETRY_S, Cutting
-from mpbroker.remote.tier.work import LOOK_S, Stopped
+from mpbroker.remote.tier.tier_store import LOOK_S, Stopped
 from tests.support.cut_world import instants_of
 from tests.support.fault_store import Fault, FaultStore
 from tests.support.log_rig import TOPIC_ID
@@ -39,7 +39,7 @@ def thread(world: TierWorld) -> Cutting:
         return Cutter(store, broker, ("cluster", 1), instants_of(broker), paced)
 
     config = replace(world.rig.config, mpbroker_remote_checkpoint_retention_ms=0)
-    return Cutting(config, world.work, world.context.counters, cutter)
+    return Cutting(config, world.tier, world.context.counters, cutter)
 
 
 def test_nothing_is_cut_before_the_ledger_is_ours(world: TierWorld, thread: Cutting) -> None:
@@ -91,7 +91,7 @@ def test_old_cuts_go_with_their_objects(
     world.turn()
     thread.turn()
     (old,) = world.state().cuts
-    monkeypatch.setattr(world.work, "now_ms", lambda: old.time_ms + 1_000_000)
+    monkeypatch.setattr(world.tier, "now_ms", lambda: old.time_ms + 1_000_000)
     world.broker.produce(BATCH)
     thread.turn()
     (new,) = world.state().cuts
@@ -118,21 +118,21 @@ def test_each_turn_is_followed_by_a_wait_also_when_the_store_fails(
     waited: list[float] = []
 
     def wait(seconds: float) -> None:
-        if world.work.book is None:
+        if world.tier.book is None:
             world.turn()
             assert isinstance(world.store, FaultStore)
             world.store.plan("put", *[Fault.ERROR] * 3)
             return
         waited.append(seconds)
         if len(waited) == 3:
-            world.work.stop()
-            raise work.Stopped
+            world.tier.stop()
+            raise tier_store.Stopped
 
-    monkeypatch.setattr(world.work, "wait", wait)
+    monkeypatch.setattr(world.tier, "wait", wait)
     thread.run()
     # A whole minute has not passed after the first one.
     assert world.count(Counter.COUNT_REMOTE_CUTS_SKIPPED) == 1
-    assert waited == [work.LOOK_S] * 3
+    assert waited == [tier_store.LOOK_S] * 3
 
 
 def test_who_asks_for_a_cut_gets_one_that_begins_then(
@@ -158,17 +158,17 @@ def test_who_asks_for_a_cut_gets_one_that_begins_then(
         if world.state().cuts:
             raise Stopped
 
-    monkeypatch.setattr(world.work, "wait", wait)
+    monkeypatch.setattr(world.tier, "wait", wait)
     thread.run()
     # It is tried again soon, and then the next one is due much later.
     assert waits[0] <= FIRST_CUT_RETRY_S
     assert waits[-1] == LOOK_S
     (before,) = world.state().cuts
     with monkeypatch.context() as patched:
-        patched.setattr(world.work, "wait", lambda _seconds: thread.turn())
+        patched.setattr(world.tier, "wait", lambda _seconds: thread.turn())
         thread.await_cut()
     assert world.state().cuts[-1] != before
-    book = world.work.book
+    book = world.tier.book
     assert book is not None
     book.ledger.fenced = Fenced("another broker has it")
     with pytest.raises(Fenced):
@@ -190,10 +190,10 @@ def test_what_was_shipped_goes_a_cut_later_than_the_first_one_that_has_it(world:
 
     word = memory.words("first_cut")
     thread = Cutting(
-        world.rig.config, world.work, world.context.counters, cutter, lambda: None, first_cut=word
+        world.rig.config, world.tier, world.context.counters, cutter, lambda: None, first_cut=word
     )
     earlier, later = (shipped_name(bytes([number]) * 16) for number in (1, 2))
-    book = world.work.book
+    book = world.tier.book
     assert book is not None
     for number, name in ((1, earlier), (2, later)):
         world.memory_store.put(name, [b"x"], 1)

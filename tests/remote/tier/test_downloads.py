@@ -4,35 +4,30 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec.structs import force_setattr
 
+from mpbroker.config.broker import BrokerConfig
 from mpbroker.ipc import calls
 from mpbroker.protocol.errors import ErrorCode
 from mpbroker.records.iterate import iterate_batches
 from mpbroker.records.markers import ABORT
-from mpbroker.remote.tier import download, downloads
+from mpbroker.remote.layout.object_names import SegmentObjects
+from mpbroker.remote.tier import download_jobs, downloads, window_reads
 from mpbroker.remote.tier import windows as windows_module
 from mpbroker.remote.tier.cache import NEW, RemoteCache
-from mpbroker.remote.tier.download import StoredPartition
 from mpbroker.remote.tier.downloads import Downloads
+from mpbroker.remote.tier.window_reads import StoredPartition
 from mpbroker.storage.names import REMOTE_CACHE, TXN_INDEX_SUFFIX, segment_name
 from mpbroker.storage.reader import Bound, PartitionReader
 from mpbroker.storage.transaction_index import read_aborted
 from tests.support.full_disk import failing_with
 from tests.support.polling import until
-from tests.support.stored_segments import MemoryStore, TieredLog, tiered_log
+from tests.support.stored_segments import ReadStore, TieredLog, tiered_log
 
 WINDOW_BYTES = 1000
-
-
-@dataclass
-class Settings:
-    remote_log_reader_threads: int = 4
-    remote_log_manager_fetch_max_bytes_per_second: int = 1 << 62
-    mpbroker_remote_cache_bytes: int = 1 << 30
 
 
 class Rig:
@@ -40,8 +35,12 @@ class Rig:
 
     def __init__(self, directory: Path, log: TieredLog) -> None:
         self.log = log
-        self.store = MemoryStore()
-        self.settings = Settings()
+        self.store = ReadStore()
+        self.settings = BrokerConfig(
+            remote_log_reader_threads=4,
+            mpbroker_remote_cache_bytes=1 << 30,
+            mpbroker_remote_url="file:///nowhere",
+        )
         self.now_ms = 1_000_000
         self.partition: StoredPartition | None = log.store(self.store)
         self.directory = directory / REMOTE_CACHE
@@ -62,6 +61,10 @@ class Rig:
             lambda: self.now_ms,
         )
 
+    def objects(self, segment: int) -> SegmentObjects:
+        assert self.partition is not None
+        return self.partition.segments[segment].objects
+
     def ask(self, offset: int, timestamp_ms: int = -1) -> list[calls.Message]:
         answers: list[calls.Message] = []
         self.downloads.asked(calls.RemoteWindow(1, 5, offset, timestamp_ms), answers.append)
@@ -69,13 +72,13 @@ class Rig:
 
     def wait(self, what: Callable[[], object], passes_ms: int = 0) -> None:
         def step() -> None:
-            self.downloads.step()
+            self.downloads.jobs.step()
             self.now_ms += passes_ms
 
         until(what, "the download ends", step)
 
     def idle(self) -> None:
-        self.wait(lambda: not self.downloads.is_busy)
+        self.wait(lambda: not self.downloads.jobs.is_busy)
 
     def window(self, offset: int, timestamp_ms: int = -1, passes_ms: int = 0) -> calls.RemoteWindowReady:
         answers = self.ask(offset, timestamp_ms)
@@ -105,8 +108,8 @@ class Rig:
 @pytest.fixture(autouse=True)
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(windows_module, "WINDOW_BYTES", WINDOW_BYTES)
-    monkeypatch.setattr(download, "REQUEST_BYTES", WINDOW_BYTES)
-    monkeypatch.setattr(downloads, "BACKOFF_S", 0.001)
+    monkeypatch.setattr(window_reads, "REQUEST_BYTES", WINDOW_BYTES)
+    monkeypatch.setattr(download_jobs, "BACKOFF_S", 0.001)
 
 
 @pytest.fixture
@@ -114,7 +117,7 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     (tmp_path / "t-0").mkdir()
     made = Rig(tmp_path, tiered_log(tmp_path / "t-0"))
     yield made
-    made.downloads.close()
+    made.downloads.jobs.close()
 
 
 def reader_of(window: calls.RemoteWindowReady) -> tuple[PartitionReader, Bound]:
@@ -191,7 +194,7 @@ def test_readers_in_sequence_are_read_ahead_into_the_next_segment(rig: Rig) -> N
 
 
 def test_nothing_is_read_ahead_into_a_small_cache(rig: Rig) -> None:
-    rig.settings.mpbroker_remote_cache_bytes = downloads.AHEAD_FROM_BYTES - 1
+    force_setattr(rig.settings, "mpbroker_remote_cache_bytes", downloads.AHEAD_FROM_BYTES - 1)
     second = rig.window(rig.window(0).end)
     rig.idle()
     assert second.base > 0
@@ -200,7 +203,7 @@ def test_nothing_is_read_ahead_into_a_small_cache(rig: Rig) -> None:
 
 def test_a_restarted_tier_finds_a_warm_cache(rig: Rig) -> None:
     found = rig.walk()
-    rig.downloads.close()
+    rig.downloads.jobs.close()
     leftover = rig.directory / "new" / "17"
     leftover.mkdir()
     (leftover / ".log").write_bytes(b"half")
@@ -227,8 +230,8 @@ def test_the_cache_is_bounded_and_keeps_what_was_used_last(rig: Rig) -> None:
     rig.now_ms += 10_000
     rig.window(found[0].base)
     rig.now_ms += 10_000
-    rig.settings.mpbroker_remote_cache_bytes = size // 2
-    rig.downloads.close()
+    force_setattr(rig.settings, "mpbroker_remote_cache_bytes", size // 2)
+    rig.downloads.jobs.close()
     rig.begin()
     assert rig.cache.bytes <= size // 2
     there = [one for one in found if Path(one.path).exists()]
@@ -237,7 +240,7 @@ def test_the_cache_is_bounded_and_keeps_what_was_used_last(rig: Rig) -> None:
 
 
 def test_a_cache_of_one_window_serves_all_windows(rig: Rig) -> None:
-    rig.settings.mpbroker_remote_cache_bytes = WINDOW_BYTES + 300
+    force_setattr(rig.settings, "mpbroker_remote_cache_bytes", WINDOW_BYTES + 300)
     content = b""
     offset = 0
     while offset < 120:
@@ -255,7 +258,7 @@ def test_a_store_that_is_down_fails_after_some_tries_and_is_over_by_itself(
     rig.store.fails = lambda name: name.endswith(".log")
     failure = rig.failure(0)
     assert (failure.error, "is down" in failure.message) == (ErrorCode.KAFKA_STORAGE_ERROR, True)
-    assert len(rig.store.windows_read()) == downloads.TRIES
+    assert len(rig.store.windows_read()) == download_jobs.TRIES
     rig.failure(0)
     assert len([one for one in caplog.records if "is down" in one.message]) == 1
     assert rig.cache.promised == 0
@@ -292,7 +295,7 @@ def test_one_failed_try_is_no_failure(rig: Rig) -> None:
 @pytest.mark.parametrize("at", [0, 17, 40, 61, 200])
 def test_a_flipped_bit_is_found(rig: Rig, at: int) -> None:
     """In the base offset, the CRC, the counts or the records of the first batch, or in a later batch."""
-    name = "t/0/00000000000000000000.log"
+    name = rig.objects(0).log
     flipped = bytearray(rig.store.objects[name])
     flipped[at] ^= 0x40
     rig.store.objects[name] = bytes(flipped)
@@ -301,7 +304,7 @@ def test_a_flipped_bit_is_found(rig: Rig, at: int) -> None:
 
 
 def test_flipped_indexes_are_found(rig: Rig) -> None:
-    name = "t/0/00000000000000000060.indexes"
+    name = rig.objects(1).indexes
     rig.store.objects[name] = rig.store.objects[name][:-1] + b"?"
     assert "checksum" in rig.failure(70).message
     assert rig.window(0).base == 0
@@ -323,23 +326,23 @@ def test_aborted_transactions_of_a_segment_that_is_deleted_meanwhile_are_not_lef
     whole = rig.partition
     assert whole is not None
     rig.partition = whole._replace(segments=whole.segments[:1])
-    listed = download.segments_of
+    listed = window_reads.segments_of
 
     def deleted_meanwhile(directory: Path) -> list[int]:
         found = listed(directory)
         log.delete_local(log.bases[-1])
         return found
 
-    monkeypatch.setattr(download, "segments_of", deleted_meanwhile)
+    monkeypatch.setattr(window_reads, "segments_of", deleted_meanwhile)
     assert "has no segment from offset 1 on" in rig.failure(0).message
     rig.partition = whole
     path = Path(rig.window(0).path)
     assert [one.producer_id for one in read_aborted(path / segment_name(0, TXN_INDEX_SUFFIX))] == [7]
-    rig.downloads.close()
+    rig.downloads.jobs.close()
 
 
 def test_a_short_object_is_found(rig: Rig) -> None:
-    name = "t/0/00000000000000000060.log"
+    name = rig.objects(1).log
     rig.store.objects[name] = rig.store.objects[name][:-1]
     assert rig.failure(119).error == ErrorCode.KAFKA_STORAGE_ERROR
 
@@ -351,10 +354,10 @@ def test_an_unknown_partition_and_an_unknown_offset(rig: Rig) -> None:
 
 
 def test_the_quota_puts_downloads_off(rig: Rig) -> None:
-    rig.settings.remote_log_manager_fetch_max_bytes_per_second = 100
+    force_setattr(rig.settings, "remote_log_manager_fetch_max_bytes_per_second", 100)
     rig.window(0, passes_ms=10_000)
     answers = rig.ask(60)
-    rig.wait(lambda: rig.downloads.next_ms() is not None)
+    rig.wait(lambda: rig.downloads.jobs.next_ms() is not None)
     assert not answers
     rig.wait(lambda: answers, passes_ms=10_000)
 
@@ -375,7 +378,7 @@ def test_windows_of_a_segment_without_index(tmp_path: Path) -> None:
     # In several requests.
     assert len(rig.store.windows_read()) > 4
     assert [len(list(iterate_batches(bytes_of(one)))) for one in found] == [20, 20]
-    rig.downloads.close()
+    rig.downloads.jobs.close()
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
@@ -388,7 +391,7 @@ def test_another_segment_of_the_same_base_has_windows_of_its_own(
     merged = tiered_log(tmp_path / "merged", per_segment=30)
     rig.partition = merged.store(rig.store)
     if is_restarted:
-        rig.downloads.close()
+        rig.downloads.jobs.close()
         rig.begin()
     found = rig.walk()
     assert [one.base for one in found[1:]] == [one.end for one in found[:-1]]

@@ -30,7 +30,7 @@ def last(world: TierWorld, monkeypatch: pytest.MonkeyPatch) -> HandOver:
     rows = Rows(memory.table(), memory.sizes.log_workers, lambda: {TOPIC_ID: "t"})
     broker = Broker([world.rig.directory], rows)
     cutting = Cutting(
-        *(world.rig.config, world.work, world.context.counters),
+        *(world.rig.config, world.tier, world.context.counters),
         lambda store, paced: Cutter(
             *(store, broker, ("cluster", 1)),
             lambda state, known, _former: instant_at_rest(broker, state, known, is_closed=cutting.is_at_rest),
@@ -40,11 +40,11 @@ def last(world: TierWorld, monkeypatch: pytest.MonkeyPatch) -> HandOver:
     world.turn()
     cutting.turn()
     world.broker.produce(BATCH)
-    world.work.stop()
+    world.tier.stop()
     monkeypatch.setattr(hand_over.time, "sleep", lambda _s: None)
     cuts = threading.Thread(target=cutting.run)
     cuts.start()
-    return HandOver(world.work, cutting, world.renewing, cuts)
+    return HandOver(world.tier, cutting, world.renewing, cuts)
 
 
 def local(world: TierWorld, directory: Path) -> dict[str, bytes]:

@@ -17,7 +17,7 @@ from mpbroker.remote.ledger.ledger import Fenced, Ledger
 from mpbroker.remote.ledger.owner import OwnerFile, read_owner
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.registrations import STANDBYS, Registration, register, registration_name
-from mpbroker.remote.tier import leadership, work
+from mpbroker.remote.tier import leadership, tier_store
 from mpbroker.storage.names import REMOTE_OWNER
 from tests.support.fault_store import Fault
 from tests.support.ledger_parts import read
@@ -66,7 +66,7 @@ def nodes(world: TierWorld) -> list[int]:
 def test_a_listener_that_is_added_is_told_to_clients_and_to_standbys(
     led: TierWorld, fault: Fault | None
 ) -> None:
-    config = led.work._config
+    config = led.writer._config
     added = replace(config.listeners[0], name="ADDED", host="example.org", port=9999)
     # As a process adopts settings.
     force_setattr(config, "listeners", (*config.listeners, added))
@@ -127,7 +127,7 @@ def test_a_kill_between_the_owners_file_and_the_ledger_leaves_a_lease_until_a_su
     stand_by(alone)
     alone.again()
     assert word(alone) == alone.now_ns + VALID_NS
-    alone.work.begin()
+    alone.writer.begin()
     assert (owners(alone), named(alone), word(alone)) == ([], [], ALWAYS)
 
 
@@ -204,7 +204,7 @@ def test_a_successor_of_the_tier_leaves_the_lease_as_it_is_until_its_own_entry(l
     led.now_ns += 20 * SECOND_NS
     led.again()
     assert word(led) == until
-    led.work.begin()
+    led.writer.begin()
     assert (word(led), owners(led), nodes(led)) == (led.now_ns + VALID_NS, [STANDBY], [1, STANDBY])
 
 
@@ -221,10 +221,10 @@ def test_a_start_in_an_outage_tries_often_if_clients_wait_for_it(
     def wait(seconds: float) -> None:
         waits.append(seconds)
         if len(waits) == 4:
-            raise work.Stopped
+            raise tier_store.Stopped
 
-    monkeypatch.setattr(alone.work, "wait", wait)
-    alone.work.run()
+    monkeypatch.setattr(alone.tier, "wait", wait)
+    alone.writer.run()
     assert waits == ([1, 1, 1, 1] if has_standby else [1, 2, 4, 8])
 
 
@@ -242,9 +242,9 @@ def test_who_is_replaced_leads_no_more_and_ends(
     if has_lease:
         stand_by(alone)
     take_over(alone, broker_id)
-    assert alone.work.book is not None
+    assert alone.tier.book is not None
     with pytest.raises(Fenced):
-        alone.work.book.renew()
+        alone.tier.book.renew()
     assert word(alone) == NEVER
     # Whichever thread has found it: this one ends the process.
     with pytest.raises(FatalError, match=said) as caught:
@@ -253,7 +253,7 @@ def test_who_is_replaced_leads_no_more_and_ends(
     # And so does each later start.
     alone.again()
     with pytest.raises(FatalError, match=said) as caught:
-        alone.work.run()
+        alone.writer.run()
     assert (caught.value.status, word(alone)) == (status, NEVER)
     # Or a start with acks=ledger, which waits for this process, would end by another status.
     assert alone.count(Counter.COUNT_REMOTE_FENCED) == 0
@@ -267,7 +267,7 @@ def test_a_start_that_finds_a_later_start_of_another_owner_ends(led: TierWorld, 
     Ledger(LedgerReader(led.memory_store), other).start(Started(CLUSTER, STANDBY, "there"))
     led.again()
     with pytest.raises(FatalError, match=f"broker {STANDBY} on there has taken over"):
-        led.work.run()
+        led.writer.run()
 
 
 @pytest.mark.parametrize("has_lease", [False, True])
@@ -280,9 +280,9 @@ def test_a_copy_of_the_disk_ends_the_lease_and_no_broker_without_one(
     twin.mkdir()
     (twin / REMOTE_OWNER).write_bytes((alone.rig.directory / REMOTE_OWNER).read_bytes())
     Ledger(LedgerReader(alone.memory_store), OwnerFile(twin)).start(Started(CLUSTER, 1, "copy"))
-    assert alone.work.book is not None
+    assert alone.tier.book is not None
     with pytest.raises(Fenced):
-        alone.work.book.renew()
+        alone.tier.book.renew()
     alone.renewing.turn()
     assert word(alone) == (NEVER if has_lease else ALWAYS)
 
@@ -299,9 +299,9 @@ def test_a_damaged_owners_file_keeps_nobody_from_reading_and_leads_if_nobody_sta
     (alone.rig.directory / REMOTE_OWNER).write_bytes(b"{")
     alone.rig.memory.leading().until_ns = NEVER
     alone.again()
-    alone.work.run()
-    assert alone.work.state is not None
-    assert len(alone.work.state.segments) == 1
+    alone.writer.run()
+    assert alone.tier.state is not None
+    assert len(alone.tier.state.segments) == 1
     assert word(alone) == (NEVER if has_standby else ALWAYS)
 
 

@@ -101,7 +101,7 @@ def party(worlds: MakeWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     world.fill(4)
     made = Party(world, tmp_path / "store")
     yield made
-    made.process.work.stop()
+    made.process.tier.stop()
 
 
 def window(party: Party, offset: int) -> calls.RemoteWindow:
@@ -112,8 +112,8 @@ def window(party: Party, offset: int) -> calls.RemoteWindow:
 def test_a_window_of_an_uploaded_segment_comes_into_the_cache(party: Party) -> None:
     party.announce()
     party.process.step()
-    party.process.work.begin()
-    while not party.process.work.turn() > 0:
+    party.process.writer.begin()
+    while not party.process.writer.turn() > 0:
         pass
     ready = party.asked(window(party, 4))
     assert isinstance(ready, calls.RemoteWindowReady), ready
@@ -121,7 +121,7 @@ def test_a_window_of_an_uploaded_segment_comes_into_the_cache(party: Party) -> N
     (log,) = Path(ready.path).glob("*.log")
     assert log.read_bytes() == party.world.kept[0, 3]
     # Nothing is lent any more.
-    until(lambda: not party.process._lender.in_use_bytes, "answers are given back", party.step)
+    until(lambda: not party.process._calls._lender.in_use_bytes, "answers are given back", party.step)
     assert party.handler.lender.in_use_bytes == 0
 
 
@@ -132,20 +132,20 @@ def test_before_the_store_is_open_a_call_fails_at_once(party: Party) -> None:
 
 
 def test_a_partition_that_the_tier_does_not_know_fails(party: Party) -> None:
-    party.process.work.begin()
+    party.process.writer.begin()
     answer = party.asked(window(party, 0))
     assert isinstance(answer, calls.Failed)
     assert answer.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_on_a_full_disk_the_cache_is_opened_later(party: Party, monkeypatch: pytest.MonkeyPatch) -> None:
-    party.process.work.begin()
+    party.process.writer.begin()
     with monkeypatch.context() as full:
         full.setattr(RemoteCache, "open", failing_with(errno.ENOSPC))
         assert isinstance(party.asked(window(party, 0)), calls.Failed)
-        assert party.process._downloads is None
+        assert party.process._calls.downloads is None
     party.step()
-    assert party.process._downloads is not None
+    assert party.process._calls.downloads is not None
 
 
 def test_other_calls_are_refused(party: Party) -> None:
@@ -160,10 +160,10 @@ def test_a_dead_handlers_answers_go_to_nobody_and_its_successor_is_served(party:
     # Its next answer stays lent: it dies with it.
     party.handler.ask(window(party, 0))
     party.process.step()
-    assert party.process._lender.in_use_bytes
+    assert party.process._calls._lender.in_use_bytes
     memory.words("roles").store(HANDLER, 0)
     party.order(1, 2, HANDLER)
-    assert party.process._lender.in_use_bytes == 0
+    assert party.process._calls._lender.in_use_bytes == 0
     memory.reset_rings_of(HANDLER)
     party.order(2, 0, HANDLER)
     party.handler = FakeHandler(memory, party.context)
@@ -185,7 +185,7 @@ def test_a_request_that_hangs_does_not_hold_up_the_stop(
     hanging = FaultStore(party.world.memory_store)
     hanging.plan("create", Fault.HANG)
     monkeypatch.setattr(process, "STOP_S", 0.2)
-    monkeypatch.setattr(party.process.work, "_open_store", lambda _url, _timeout_ms: hanging)
+    monkeypatch.setattr(party.process.tier, "_opened", lambda _url, _timeout_ms: hanging)
     memory = party.world.rig.memory
     stopping = threading.Thread(
         target=lambda: (hanging.waiting.acquire(), memory.words("orders").store(TIER, Order.STOP))
@@ -201,6 +201,6 @@ def test_a_bug_in_the_thread_ends_the_process(party: Party) -> None:
     def broken() -> None:
         raise ZeroDivisionError
 
-    party.process.work.run = broken  # type: ignore[method-assign]
+    party.process.writer.run = broken  # type: ignore[method-assign]
     with pytest.raises(ZeroDivisionError):
         party.process.serve()

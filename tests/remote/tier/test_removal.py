@@ -15,7 +15,7 @@ from mpbroker.remote.ledger.events import (
 )
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.tier.removal import TOPIC_DELAY_MS, due, of_partition, of_topics
-from tests.remote.tier.test_candidates import place
+from tests.remote.tier.test_backlog import place
 from tests.remote.tier.test_collector import TOPIC, added
 
 TOPIC_IMAGE = TopicImage("t", TOPIC, PartitionSlots.of([PartitionImage(0, 1, 1)]).packed, {"a": "b"})

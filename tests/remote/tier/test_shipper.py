@@ -42,7 +42,7 @@ class Shipping:
         """Let the tier be dead and have a successor."""
         memory, config = self.world.rig.memory, self.world.rig.config
         self.shipper = Shipper(
-            self.world.work,
+            self.world.tier,
             Ranges(memory.table(), config.log_dirs),
             [memory.unshipped_block(0)],
             memory.words("shipped"),
@@ -217,7 +217,7 @@ def test_a_round_of_a_topic_that_is_deleted_is_over(shipping: Shipping) -> None:
 
 
 def test_a_cut_counts_what_was_read_before_it(shipping: Shipping) -> None:
-    book = shipping.world.work.book
+    book = shipping.world.tier.book
     assert book is not None
     assert shipping.shipper.mark() == (0, book.ledger.seq)
     shipping.produce(make_batch(3))
@@ -233,7 +233,7 @@ def test_a_cut_counts_what_was_read_before_it(shipping: Shipping) -> None:
 
 def test_what_a_cut_counts_is_no_later_rounds_number(shipping: Shipping) -> None:
     """Check it where a tier dies that was to bring more than one object into the store."""
-    book = shipping.world.work.book
+    book = shipping.world.tier.book
     assert book is not None
     # It has brought the first object, and read the second one when the cut was made.
     shipping.shipper.number = 2

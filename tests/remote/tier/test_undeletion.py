@@ -29,9 +29,9 @@ WANTED = UndeleteTopic("t", TOPIC_ID, 1)
 def state(world: TierWorld) -> RemoteState:
     """Three segments of a topic that was just deleted."""
     world.turn()
-    assert world.work.state is not None
-    world.work.state.apply([TopicDeleted(TOPIC_ID)], wall_ms())
-    return world.work.state
+    assert world.tier.state is not None
+    world.tier.state.apply([TopicDeleted(TOPIC_ID)], wall_ms())
+    return world.tier.state
 
 
 def opened(world: TierWorld, log_dir: Path) -> PartitionLog:

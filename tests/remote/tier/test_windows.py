@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.remote.tier.windows import SegmentWindows, Span, aborted_of_window
+from mpbroker.remote.tier.windows import ByteRange, SegmentWindows, aborted_of_window
 from mpbroker.storage.names import INDEX_SUFFIX, TIME_INDEX_SUFFIX
 from mpbroker.storage.transaction_index import AbortedTransaction
 from tests.support.stored_segments import TieredLog, tiered_log
@@ -20,8 +20,8 @@ def windows_of(log: TieredLog, window_bytes: int, base: int = 0) -> SegmentWindo
     return SegmentWindows(base, end, size, offset, time, window_bytes)
 
 
-def spans(windows: SegmentWindows) -> list[Span]:
-    return [windows.span(number) for number in range(len(windows))]
+def spans(windows: SegmentWindows) -> list[ByteRange]:
+    return [windows.byte_range(number) for number in range(len(windows))]
 
 
 def test_windows_are_all_of_the_segment_in_whole_batches(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_a_batch_that_is_larger_is_a_window_of_its_own(tmp_path: Path) -> None:
         log.append([(b"k", bytes(size))])
     windows = windows_of(log, 1000)
     large = next(batch.header for batch in log.batches(0) if batch.header.length > 5000)
-    assert Span(large.position, large.position + large.length) in spans(windows)
+    assert ByteRange(large.position, large.position + large.length) in spans(windows)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_batch_that_is_larger_is_a_window_of_its_own(tmp_path: Path) -> None:
 def test_an_index_that_does_not_ascend_cuts_nothing(entries: tuple[tuple[int, int], ...]) -> None:
     index = b"".join(struct.pack(">ii", *entry) for entry in entries)
     windows = SegmentWindows(7, 50, 5000, index, b"", 60)
-    assert spans(windows) == [Span(0, 5000)]
+    assert spans(windows) == [ByteRange(0, 5000)]
     assert [(windows.find(offset), windows.unsure(offset)) for offset in (7, 20, 49)] == [(0, None)] * 3
 
 
@@ -62,21 +62,23 @@ def test_the_window_of_an_offset(tmp_path: Path) -> None:
     windows = windows_of(log, 1000)
     batches = [batch.header for batch in log.batches(0)]
     true = {
-        offset: next(n for n in range(len(windows)) if windows.span(n).end > one.position)
+        offset: next(n for n in range(len(windows)) if windows.byte_range(n).end > one.position)
         for one in batches
         for offset in range(one.base_offset, one.base_offset + one.last_offset_delta + 1)
     }
     unsure = {offset for offset in true if windows.unsure(offset) is not None}
     assert unsure
     # No more than the offsets of a window's first batch, but for its last one, is left open.
-    firsts = {windows.span(number).position for number in range(1, len(windows))}
+    firsts = {windows.byte_range(number).position for number in range(1, len(windows))}
     opening = [one for one in batches if one.position in firsts]
     assert unsure == {one.base_offset + i for one in opening for i in range(one.last_offset_delta)}
     assert {o: windows.find(o) for o in true if o not in unsure} == {
         o: true[o] for o in true if o not in unsure
     }
     for number in range(1, len(windows)):
-        first = next(one.base_offset for one in batches if one.position == windows.span(number).position)
+        first = next(
+            one.base_offset for one in batches if one.position == windows.byte_range(number).position
+        )
         assert windows.first(number) is None
         windows.learn(number, first)
         assert windows.first(number) == first
@@ -89,7 +91,7 @@ def test_the_indexes_of_a_window(tmp_path: Path) -> None:
     windows = windows_of(log, 1000, base=log.bases[1])
     batches = [batch.header for batch in log.batches(log.bases[1])]
     for number in range(len(windows)):
-        start, stop = windows.span(number)
+        start, stop = windows.byte_range(number)
         inside = [one for one in batches if start <= one.position < stop]
         base, end = inside[0].base_offset, inside[-1].base_offset + 3
         by_position = {one.position - start: one for one in inside}

@@ -22,7 +22,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from spark_integration.tables.catalog import Lake, open_catalog
+from spark_integration.tables.catalog import LakeSettings, open_catalog
 from spark_integration.tables.data_files import Written, data_file, row_files
 from spark_integration.tables.spans import ERROR_ROWS, OFFSETS, Covered, Span
 
@@ -41,7 +41,7 @@ MIDNIGHT = datetime(2026, 11, 30, tzinfo=UTC)
 
 def lake(directory: Path) -> Catalog:
     directory.mkdir(exist_ok=True)
-    return open_catalog(Lake(directory.as_uri()))
+    return open_catalog(LakeSettings(directory.as_uri()))
 
 
 def made_table(catalog: Catalog, **properties: str) -> Table:

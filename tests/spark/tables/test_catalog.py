@@ -16,7 +16,7 @@ from pyiceberg.exceptions import (
 
 from mpbroker.remote.store.opening import open_store
 from spark_integration.tables import store_io
-from spark_integration.tables.catalog import Lake, open_catalog
+from spark_integration.tables.catalog import LakeSettings, open_catalog
 from tests.support.fault_store import Fault, FaultStore, MemoryStore
 
 HINT = "shop/orders/metadata/version-hint.text"
@@ -31,7 +31,9 @@ def store(monkeypatch: pytest.MonkeyPatch) -> FaultStore:
 
 
 def made() -> Any:
-    return open_catalog(Lake("s3://bucket/lake")).create_table("shop.orders", pa.schema([("n", pa.int64())]))
+    return open_catalog(LakeSettings("s3://bucket/lake")).create_table(
+        "shop.orders", pa.schema([("n", pa.int64())])
+    )
 
 
 def add(table: Any, number: int) -> None:
@@ -169,7 +171,7 @@ def test_tables_that_are_there_and_are_not(store: FaultStore) -> None:
 def test_a_directory(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_io, "open_store", open_store)
     store_io.store_of.cache_clear()
-    catalog = open_catalog(Lake(f"file://{tmp_path}/"))
+    catalog = open_catalog(LakeSettings(f"file://{tmp_path}/"))
     add(catalog.create_table("shop.orders", pa.schema([("n", pa.int64())])), 1)
     assert numbers(catalog.load_table("shop.orders")) == [1]
     assert (tmp_path / HINT).read_text() == "2"
@@ -177,7 +179,7 @@ def test_a_directory(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_sql_catalog_beside_the_bucket(tmp_path: Any, store: FaultStore) -> None:
     """The catalog decides; the files are the lake's."""
-    lake = Lake("s3://bucket/lake", {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"})
+    lake = LakeSettings("s3://bucket/lake", {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db"})
     catalog = open_catalog(lake)
     catalog.create_namespace_if_not_exists("shop")
     table = catalog.create_table(

@@ -166,7 +166,7 @@ def test_spans_that_do_not_join_are_refused(world: World) -> None:
     table = world.table()
     before = covered(table)
     assert before is not None
-    log = before.spans[0].log
+    log = before.spans[0].key
     with pytest.raises(JobError, match=r"do not follow"):
         commit(world.table, Batch("run", 1, before, [Span(*log, 2, 4)]))
     with pytest.raises(Overtaken):
@@ -238,7 +238,7 @@ def test_a_restore_after_somebody_has_changed_a_column(world: World, is_renamed:
             update.delete_column("_headers")
     before = covered(table)
     assert before is not None
-    batch = Batch("run", 1, before, cut={before.spans[0].log: 1})
+    batch = Batch("run", 1, before, cut={before.spans[0].key: 1})
     found = commit(world.table, batch).scan().to_arrow()
     assert sorted(found["_offset"].to_pylist()) == [0, 0, 1]
 
@@ -256,5 +256,5 @@ def test_a_restore_does_not_bring_back_what_others_have_deleted(
 
     monkeypatch.setattr(DataScan, "plan_files", with_deletes)
     with pytest.raises(JobError, match="rewrite_data_files"):
-        commit(world.table, Batch("run", 1, before, cut={before.spans[0].log: 1}))
+        commit(world.table, Batch("run", 1, before, cut={before.spans[0].key: 1}))
     assert covered(world.table()) == before

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from spark_integration.jobs.frame import JobError
 from spark_integration.tables import compaction
-from spark_integration.tables.catalog import Lake, open_catalog
+from spark_integration.tables.catalog import LakeSettings, open_catalog
 from spark_integration.tables.compaction import FILES_MIN, Rewriting, compact, groups, try_replace
 from spark_integration.tables.data_files import data_file, row_files
 from spark_integration.tables.spans import covered
@@ -116,7 +116,9 @@ def test_what_fills_a_file_is_due_and_what_is_large_is_not(tmp_path: Path) -> No
 
 
 def test_executors_get_no_secret_of_the_catalog(tmp_path: Path) -> None:
-    where = Lake(tmp_path.as_uri(), {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "token": "pw-1234"})
+    where = LakeSettings(
+        tmp_path.as_uri(), {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "token": "pw-1234"}
+    )
     catalog = open_catalog(where)
     catalog.create_namespace("lake")
     table = catalog.create_table(NAME, SCHEMA, location=where.url(NAME), partition_spec=BY_DAY)

@@ -24,7 +24,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 @pytest.fixture
 def files(world: World) -> RowFiles:
     table = world.table()
-    return row_files(table, values.planned(values.declaration({}, Path()), table.schema()).rows.of)
+    return row_files(table, values.plan_rows(values.value_settings({}, Path()), table.schema()).rows.of)
 
 
 def test_a_file_has_a_day_and_is_sorted(world: World, files: RowFiles) -> None:

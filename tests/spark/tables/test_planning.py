@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mpbroker.reading.plan import Lineage, PartitionBounds
-from spark_integration.tables.planning import Step, epochs_of, id_text, planned
+from spark_integration.tables.planning import Step, epochs_of, id_text, plan_step
 from spark_integration.tables.spans import Covered, Span
 
 ID = b"\1" * 16
@@ -15,7 +15,7 @@ def step(
 ) -> Step:
     """Plan one partition: the table has (from, to, epoch), the log (start, end)."""
     covered = Covered("t") if before is None else Covered("t", (Span(TEXT, 0, *before),))
-    return planned(covered, {0: PartitionBounds(*log, ID)}, {0: Lineage(*lineage)}, most)
+    return plan_step(covered, {0: PartitionBounds(*log, ID)}, {0: Lineage(*lineage)}, most)
 
 
 def test_a_table_begins_at_the_start_of_the_log() -> None:
@@ -53,7 +53,7 @@ def test_a_restored_log() -> None:
 def test_a_long_way_is_cut() -> None:
     """Of each partition in proportion, and at least one offset."""
     bounds = {0: PartitionBounds(0, 1000, ID), 1: PartitionBounds(0, 10, ID)}
-    found = planned(Covered("t"), bounds, dict.fromkeys(bounds, Lineage(0, -1)), 101)
+    found = plan_step(Covered("t"), bounds, dict.fromkeys(bounds, Lineage(0, -1)), 101)
     assert not found.is_whole
     assert [(span.start, span.end) for span in found.spans] == [(0, 100), (0, 1)]
 
@@ -61,5 +61,5 @@ def test_a_long_way_is_cut() -> None:
 def test_a_topic_made_anew_begins_at_its_start() -> None:
     before = Covered("t", (Span("another", 0, 0, 50, 7),))
     assert epochs_of(before, ID) == {}
-    found = planned(before, {0: PartitionBounds(0, 4, ID)}, {0: Lineage(0, -1)}, 99)
+    found = plan_step(before, {0: PartitionBounds(0, 4, ID)}, {0: Lineage(0, -1)}, 99)
     assert (found.cut, found.spans) == ({}, [Span(TEXT, 0, 0, 4, 0)])

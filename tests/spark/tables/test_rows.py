@@ -23,7 +23,7 @@ from spark_integration.schema import HEADERS
 from spark_integration.tables import rows as tables_rows
 from spark_integration.tables.compaction import Rewriting
 from spark_integration.tables.data_files import row_files
-from spark_integration.tables.values import RECORD_COLUMNS, Declaration, created, planned, schema_ids
+from spark_integration.tables.values import RECORD_COLUMNS, ValueSettings, created, plan_rows, schema_ids
 from tests.spark.tables import made_tables
 from tests.spark.tables.test_values import avro, good, record, records, rows
 from tests.support.forms import each
@@ -40,8 +40,8 @@ def test_the_ids_of_a_batch_are_found(spark: SparkSession) -> None:
         (b"y", headers),
     ]
     frame = spark.createDataFrame(made, f"value binary, headers {HEADERS.simpleString()}")
-    assert schema_ids(frame, Declaration("avro", registry="http://r")) == {7, guid}
-    assert schema_ids(frame, Declaration()) == set()
+    assert schema_ids(frame, ValueSettings("avro", registry="http://r")) == {7, guid}
+    assert schema_ids(frame, ValueSettings()) == set()
 
 
 # The id of a schema, a value, and what a record has of it.
@@ -188,7 +188,7 @@ def test_a_record_is_a_row_equal_to_it_or_with_an_error(
     seed: int, is_legal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")
-    declared = Declaration("avro", registry=str(tmp_path))
+    declared = ValueSettings("avro", registry=str(tmp_path))
     catalog = made_tables.lake(tmp_path / "lake")
     table = catalog.create_table(("lake", "walk"), created(declared))
     walk, schemas, written = Walk(seed, is_legal=is_legal), list[Any](), list[Written]()
@@ -198,7 +198,7 @@ def test_a_record_is_a_row_equal_to_it_or_with_an_error(
         ids = [walk.random.randint(1, len(schemas)) for _ in range(6)] + [len(schemas)]
         made = [(number, walk.value(schemas[number - 1])) for number in ids]
         batch = [(number, value, avro(schemas[number - 1], value, number)) for number, value in made]
-        plan = planned(declared, table.schema(), set(ids))
+        plan = plan_rows(declared, table.schema(), set(ids))
         if plan.changes:
             with table.update_schema() as update:
                 update.union_by_name(plan.schema)
@@ -221,7 +221,9 @@ def test_values_that_only_look_framed_ask_for_no_more_schemas_than_there_may_be(
 ) -> None:
     monkeypatch.setattr(tables_rows, "SCHEMAS_MAX", 2)
     (tmp_path / "1.avsc").write_text(json.dumps(record(id="int")))
-    plan = planned(Declaration("avro", registry=str(tmp_path)), RECORD_COLUMNS, {900, 1, uuid.uuid4(), 800})
+    plan = plan_rows(
+        ValueSettings("avro", registry=str(tmp_path)), RECORD_COLUMNS, {900, 1, uuid.uuid4(), 800}
+    )
     found = rows(plan, [framing.prefix(number) + b"\x02" for number in (1, 800, 900)])
     assert found[0] == good(id=1)
     assert "800.avsc does not exist" in found[1]["_error"]

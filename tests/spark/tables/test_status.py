@@ -9,8 +9,8 @@ import pytest
 
 from mpbroker.protocol.table_progress import TableNote
 from spark_integration.tables import status
-from spark_integration.tables.catalog import Lake
-from spark_integration.tables.settings import Declared, Settings
+from spark_integration.tables.catalog import LakeSettings
+from spark_integration.tables.settings import Settings, TableSettings
 from spark_integration.tables.spans import OFFSETS, Covered, Span
 from spark_integration.tables.status import Reason, TableStatus, reasons, statuses
 from tests.spark.tables.made_tables import append, commit, lake, made_table, written
@@ -30,8 +30,8 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
 
 def declared(directory: Path) -> Settings:
     directory.mkdir(exist_ok=True)
-    table = Declared(topic="orders", name=NAME)
-    return Settings({"log.dir": "/none"}, Lake(directory.as_uri()), (table,))
+    table = TableSettings(topic="orders", name=NAME)
+    return Settings({"log.dir": "/none"}, LakeSettings(directory.as_uri()), (table,))
 
 
 def why(directory: Path) -> list[Reason]:

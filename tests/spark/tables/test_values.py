@@ -22,11 +22,11 @@ from mpbroker.registry import framing
 from mpbroker.registry.schemas import RegistryUnavailable
 from spark_integration.tables.values import (
     RECORD_COLUMNS,
-    Declaration,
-    Plan,
+    RowPlan,
+    ValueSettings,
     created,
-    declaration,
-    planned,
+    plan_rows,
+    value_settings,
 )
 from tests.support.schema_registry import serving
 
@@ -69,7 +69,7 @@ def records(
     return pa.RecordBatch.from_pydict(columns)
 
 
-def rows(plan: Plan, values: list[bytes | None], **more: Any) -> list[dict[str, Any]]:
+def rows(plan: RowPlan, values: list[bytes | None], **more: Any) -> list[dict[str, Any]]:
     """Return the rows, without the columns that each table has, but for the error and the raw value."""
     made = plan.rows.of(records(values, **more))
     assert made.schema.names == [field.name for field in plan.schema.fields]
@@ -88,7 +88,7 @@ def good(**columns: Any) -> dict[str, Any]:
 
 
 def test_raw_values_are_bytes_beside_what_a_record_has() -> None:
-    plan = planned(Declaration(), RECORD_COLUMNS)
+    plan = plan_rows(ValueSettings(), RECORD_COLUMNS)
     found = plan.rows.of(records([b"x", None], headers={1: [("h", b"v")]}))
     first = {
         "_topic_id": "id",
@@ -101,7 +101,7 @@ def test_raw_values_are_bytes_beside_what_a_record_has() -> None:
     second = {**first, "_offset": 11, "_headers": [{"key": "h", "value": b"v"}]}
     assert found.to_pylist() == [{**first, **good(value=b"x")}, {**second, **good(value=None)}]
     assert plan.changes == ("value binary is added",)
-    assert created(Declaration()) == plan.schema
+    assert created(ValueSettings()) == plan.schema
 
 
 @pytest.mark.usefixtures("spark")
@@ -109,12 +109,12 @@ def test_raw_values_are_bytes_beside_what_a_record_has() -> None:
     ("kind", "encode"), [("json", msgspec.json.encode), ("msgpack", msgspec.msgpack.encode)]
 )
 def test_declared_columns_and_what_does_not_fit_them(kind: Any, encode: Any) -> None:
-    declared = Declaration(
+    declared = ValueSettings(
         kind, "id bigint, at timestamp, price decimal(6,2), inner struct<q: double, text: string>"
     )
     value = {"id": 7, "at": NOON, "price": "12.50", "inner": {"q": 2}, "more": 1}
     data = [encode(value), encode({"id": "x"}), encode([1]), b"\xff{", None, encode({})]
-    found = rows(planned(declared, RECORD_COLUMNS), data)
+    found = rows(plan_rows(declared, RECORD_COLUMNS), data)
     nulls = {"id": None, "at": None, "price": None, "inner": None}
     assert found[0] == good(id=7, at=NOON, price=Decimal("12.50"), inner={"q": 2.0, "text": None})
     assert [row["_raw"] for row in found] == [None, *data[1:4], None, None]
@@ -125,7 +125,7 @@ def test_declared_columns_and_what_does_not_fit_them(kind: Any, encode: Any) -> 
 @pytest.mark.usefixtures("spark")
 def test_numbers_are_exact_or_an_error() -> None:
     ddl = "d decimal(20,2), f double, g float, id bigint, text string"
-    plan = planned(Declaration("json", ddl), RECORD_COLUMNS)
+    plan = plan_rows(ValueSettings("json", ddl), RECORD_COLUMNS)
     value = b'{"d": 123456789012345678.91, "f": 1e3, "g": 0.5, "id": 4.0, "text": {"a": [1.50]}}'
     wrong = [
         b'{"f": 1e999}',
@@ -139,15 +139,15 @@ def test_numbers_are_exact_or_an_error() -> None:
     assert first == good(d=Decimal("123456789012345678.91"), f=1000.0, g=0.5, id=4, text='{"a":[1.50]}')
     assert [row["_raw"] for row in others if row["_error"]] == wrong
     packed = [msgspec.msgpack.encode(one) for one in ({"id": 1.5}, {"g": 1e300}, {"id": 2.0, "g": inf})]
-    *others, last = rows(planned(Declaration("msgpack", ddl), RECORD_COLUMNS), packed)
+    *others, last = rows(plan_rows(ValueSettings("msgpack", ddl), RECORD_COLUMNS), packed)
     assert [row["_raw"] for row in others if row["_error"]] == packed[:2]
     assert (last["id"], last["g"]) == (2, inf)
 
 
 @pytest.mark.usefixtures("spark")
 def test_a_declaration_that_has_no_place_in_the_table_is_refused() -> None:
-    current = created(Declaration("json", "id int"))
-    assert planned(Declaration("json", "id bigint"), current).changes == ("id int becomes long",)
+    current = created(ValueSettings("json", "id int"))
+    assert plan_rows(ValueSettings("json", "id bigint"), current).changes == ("id int becomes long",)
     for ddl, why in (
         ("id string", "id is string, in the table int"),
         ("_raw binary", "_raw is taken"),
@@ -155,7 +155,7 @@ def test_a_declaration_that_has_no_place_in_the_table_is_refused() -> None:
         ("id bigin", "BIGIN"),
     ):
         with pytest.raises(OptionError, match=why):
-            planned(Declaration("json", ddl), current)
+            plan_rows(ValueSettings("json", ddl), current)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_declaration_that_has_no_place_in_the_table_is_refused() -> None:
 def test_declarations_that_make_no_sense_are_refused(given: dict[str, Any], why: str, tmp_path: Path) -> None:
     (tmp_path / "some.avsc").write_text("{}")
     with pytest.raises(OptionError, match=why):
-        declaration(given, tmp_path)
+        value_settings(given, tmp_path)
 
 
 def avro(schema: Any, value: Any, number: int | None = None) -> bytes:
@@ -196,8 +196,8 @@ def record(**fields: Any) -> dict[str, Any]:
 def test_a_schema_in_a_file_decodes_values_that_name_none(tmp_path: Path) -> None:
     schema = record(id="int")
     (tmp_path / "r.avsc").write_text(json.dumps(schema))
-    declared = declaration({"format": "avro", "schema_file": "r.avsc"}, tmp_path)
-    found = rows(planned(declared, RECORD_COLUMNS), [avro(schema, {"id": 5}), b""])
+    declared = value_settings({"format": "avro", "schema_file": "r.avsc"}, tmp_path)
+    found = rows(plan_rows(declared, RECORD_COLUMNS), [avro(schema, {"id": 5}), b""])
     assert found[0] == good(id=5)
     assert found[1]["_error"]
     assert found[1]["_raw"] == b""
@@ -212,7 +212,7 @@ def test_protobuf_by_a_declared_schema_has_durations_as_microseconds() -> None:
     message.id, message.by["a"] = 4, 2  # type: ignore[attr-defined]
     message.items.add(name="n", count=1)  # type: ignore[attr-defined]
     message.took.FromTimedelta(timedelta(seconds=2))  # type: ignore[attr-defined]
-    plan = planned(Declaration("protobuf", PROTO, message="Order"), RECORD_COLUMNS)
+    plan = plan_rows(ValueSettings("protobuf", PROTO, message="Order"), RECORD_COLUMNS)
     found = rows(plan, [write(message), b"\xff"])
     assert found[0] == good(id=4, items=[{"name": "n", "count": 1}], took=2_000_000, by=[("a", 2)])
     assert found[1]["_error"]
@@ -228,8 +228,8 @@ def test_each_schema_of_a_registry_decodes_its_own_values() -> None:
     with serving() as registry:
         one, two, three = (registry.add("s", schema)["id"] for schema in (first, second, other))
         guid = uuid.UUID(registry.version("s", 2)["guid"])
-        plan = planned(
-            Declaration("avro", registry=registry.url), RECORD_COLUMNS, {three, two, 99, one, guid}
+        plan = plan_rows(
+            ValueSettings("avro", registry=registry.url), RECORD_COLUMNS, {three, two, 99, one, guid}
         )
     assert plan.changes == (
         "id int is added",
@@ -272,7 +272,7 @@ def test_a_registry_that_does_not_answer_makes_no_errors_of_records() -> None:
     with serving() as registry:
         registry.failures = 100
         with pytest.raises(RegistryUnavailable):
-            planned(Declaration("avro", registry=registry.url), RECORD_COLUMNS, {1})
+            plan_rows(ValueSettings("avro", registry=registry.url), RECORD_COLUMNS, {1})
 
 
 def test_json_and_protobuf_of_a_registry_evolve_too() -> None:
@@ -285,7 +285,7 @@ def test_json_and_protobuf_of_a_registry_evolve_too() -> None:
     ]
     with serving() as registry:
         ids = [registry.add("j", schema, "JSON")["id"] for schema in objects]
-        plan = planned(Declaration("json", registry=registry.url), RECORD_COLUMNS, ids)
+        plan = plan_rows(ValueSettings("json", registry=registry.url), RECORD_COLUMNS, ids)
         values: list[bytes | None] = [
             framing.prefix(ids[0]) + b'{"n": 1}',
             framing.prefix(ids[1]) + b'{"at": "2026-01-02"}',
@@ -296,7 +296,7 @@ def test_json_and_protobuf_of_a_registry_evolve_too() -> None:
             'syntax = "proto3"; message A { int64 n = 1; string s = 2; } message B {}',
         ]
         ids = [registry.add("p", text, "PROTOBUF")["id"] for text in texts]
-        plan = planned(Declaration("protobuf", registry=registry.url), RECORD_COLUMNS, ids)
+        plan = plan_rows(ValueSettings("protobuf", registry=registry.url), RECORD_COLUMNS, ids)
     values = [
         framing.prefix(ids[0], (0,)) + b"\x08\x05",
         framing.prefix(ids[1], (0,)) + b"\x08\x06\x12\x01x",

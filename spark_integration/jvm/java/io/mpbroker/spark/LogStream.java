@@ -130,7 +130,7 @@ final class LogStream
   @Override
   public InputPartition[] planInputPartitions(Offset start, Offset end) {
     if (plan == null || !plan.start().equals(start.json()) || !plan.end().equals(end.json())) {
-      plan = planned(start, end);
+      plan = planOf(start, end);
     }
     return plan.tasks();
   }
@@ -144,7 +144,7 @@ final class LogStream
   /** Plans a batch of the real-time trigger, whose tasks follow their partitions until Spark ends the batch. */
   @Override
   public InputPartition[] planInputPartitions(Offset start) {
-    Rules rules = planned(start, start).rules();
+    Rules rules = planOf(start, start).rules();
     RealTime.check(rules);
     try {
       // Spark writes the offsets of such a batch when it ends, minutes later. So the first one ends at once.
@@ -162,7 +162,7 @@ final class LogStream
     return deserializeOffset(RealTime.merged(ends));
   }
 
-  private Plan planned(Offset start, Offset end) {
+  private Plan planOf(Offset start, Offset end) {
     InputPartition[] found = pythonBatches.planInputPartitions(start, end);
     Manifest manifest = described(found[0]);
     if (manifest.declined() == null) {

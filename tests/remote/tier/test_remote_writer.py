@@ -16,7 +16,7 @@ from mpbroker.remote.ledger.ledger import Fenced, Ledger
 from mpbroker.remote.ledger.owner import OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.store.object_store import StoreError
-from mpbroker.remote.tier import remote_files, removal, store_clock, work
+from mpbroker.remote.tier import remote_files, removal, store_clock, tier_store
 from mpbroker.remote.tier.book import Book
 from mpbroker.remote.tier.collector import ORPHAN_MS
 from mpbroker.remote.tier.places import Place
@@ -90,8 +90,8 @@ def test_what_is_ready_goes_into_one_entry(worlds: MakeWorld) -> None:
 
 def test_nothing_goes_before_topics_are_announced(world: TierWorld) -> None:
     world.topics.now = None
-    world.work.begin()
-    assert world.work.turn() > 0
+    world.writer.begin()
+    assert world.writer.turn() > 0
     assert world.data_objects() == set()
 
 
@@ -183,11 +183,11 @@ def test_an_outage_is_told_when_it_begins_and_when_it_ends(
         if len(waits) == 3:
             faults(world).is_down = False
         if len(waits) == 5:
-            raise work.Stopped
+            raise tier_store.Stopped
 
     faults(world).is_down = True
-    with patch.object(world.work, "wait", wait):
-        world.work.run()
+    with patch.object(world.tier, "wait", wait):
+        world.writer.run()
     assert waits[:3] == [1, 2, 4]
     told = [record.getMessage() for record in caplog.records if "the object store" in record.getMessage()]
     assert told[0].startswith("the object store fails: ")
@@ -202,10 +202,10 @@ def test_an_outage_is_told_when_it_begins_and_when_it_ends(
 @pytest.mark.parametrize("fault", [Fault.ERROR, Fault.LOST])
 @pytest.mark.parametrize("operation", ["put", "create"])
 def test_what_fails_once_is_there_once(world: TierWorld, operation: str, fault: Fault) -> None:
-    world.work.begin()
+    world.writer.begin()
     faults(world).plan(operation, fault)
     with pytest.raises(StoreError):
-        world.work.turn()
+        world.writer.turn()
     assert world.file() == ()
     world.turn()
     world.check()
@@ -214,11 +214,11 @@ def test_what_fails_once_is_there_once(world: TierWorld, operation: str, fault: 
 
 
 def test_what_waits_is_counted_also_in_an_outage(world: TierWorld) -> None:
-    world.work.begin()
+    world.writer.begin()
     faults(world).is_down = True
     for waiting in (3, 5):
         with pytest.raises(StoreError):
-            world.work.turn()
+            world.writer.turn()
         assert world.count(Counter.COUNT_REMOTE_PENDING_SEGMENTS) == waiting
         sealed = [path.stat() for path in world.segments()[:-1]]
         assert world.count(Counter.COUNT_REMOTE_PENDING_BYTES) == sum(one.st_size for one in sealed)
@@ -235,7 +235,7 @@ def test_whoever_finds_another_owner_stops_and_says_so(
     other.start(Started("cluster", 1, "elsewhere"))
     world.fill(1)
     before = world.data_objects()
-    world.work.run()
+    world.writer.run()
     assert world.count(Counter.COUNT_REMOTE_FENCED) == 1
     assert world.version == 0
     assert world.data_objects() >= before
@@ -243,8 +243,8 @@ def test_whoever_finds_another_owner_stops_and_says_so(
     (said,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
     assert said.startswith("nothing is uploaded or deleted any more: ")
     # What the store has can be found, and the file says no more than what is certain.
-    assert world.work.state is not None
-    assert len(world.work.state.segments_of(TOPIC_ID, 0)) == 3
+    assert world.tier.state is not None
+    assert len(world.tier.state.segments_of(TOPIC_ID, 0)) == 3
     assert len(world.file()) == 3
 
 
@@ -254,7 +254,7 @@ def test_a_ledger_of_another_broker_or_cluster_is_left_alone(world: TierWorld) -
     (world.rig.directory / REMOTE_OWNER).unlink()
     world.again()
     with pytest.raises(Fenced, match="belongs to another broker"):
-        world.work.begin()
+        world.writer.begin()
     data = {name for name in objects if not name.startswith("mpbroker/self-test/")}
     assert set(world.memory_store.objects) == data
 
@@ -277,19 +277,19 @@ class FakePace:
 def test_uploads_keep_to_their_rate(world: TierWorld) -> None:
     waited: list[float] = []
     fake = FakePace(2.5, 0.5)
-    with patch.object(world.work, "_pace", fake), patch.object(world.work, "wait", waited.append):
+    with patch.object(world.tier, "_pace", fake), patch.object(world.tier, "wait", waited.append):
         world.turn()
     # Not longer than until the next look at the settings.
-    assert waited == [work.LOOK_S, 0.5]
+    assert waited == [tier_store.LOOK_S, 0.5]
     assert fake.taken == sum(one.size for one in world.added())
 
 
 def test_an_upload_is_given_up_when_the_process_is_to_stop(world: TierWorld) -> None:
-    world.work.begin()
-    world.work.stop()
-    with pytest.raises(work.Stopped):
-        world.work._paced(1)
-    world.work.run()
+    world.writer.begin()
+    world.tier.stop()
+    with pytest.raises(tier_store.Stopped):
+        world.writer._paced(1)
+    world.writer.run()
     assert world.data_objects() == set()
 
 
@@ -393,7 +393,7 @@ def test_objects_are_deleted_by_the_stores_clock_whatever_the_owners_says(
 ) -> None:
     """The owner's clock jumps before the removal, and back after it."""
     hour_ms, host, booted = 3_600_000, [wall_ms()], [0]
-    monkeypatch.setattr(work, "wall_ms", lambda: host[0])
+    monkeypatch.setattr(tier_store, "wall_ms", lambda: host[0])
     monkeypatch.setattr(store_clock, "boot_ns", lambda: booted[0] * 1_000_000)
     world.memory_store.now_ms = host[0]
     world.turn()
@@ -432,7 +432,7 @@ def test_objects_are_not_deleted_by_who_is_fenced(world: TierWorld) -> None:
     other = Ledger(LedgerReader(world.memory_store), OwnerFile(world.rig.directory))
     other.start(Started("cluster", 1, "elsewhere"))
     objects = world.data_objects()
-    with patch.object(world.work, "now_ms", lambda: 1 << 50), pytest.raises(Fenced):
+    with patch.object(world.tier, "now_ms", lambda: 1 << 50), pytest.raises(Fenced):
         world.turn()
     assert world.data_objects() == objects
 
@@ -512,7 +512,7 @@ def finish(world: TierWorld) -> None:
 def test_a_kill_at_any_request_loses_nothing_and_leaves_orphans_only(
     worlds: MakeWorld, is_applied: bool
 ) -> None:
-    with patch.object(work, "check_store"):
+    with patch.object(tier_store, "check_store"):
         counting = KillingStore((whole := killed_world(worlds)).memory_store)
         whole.again(counting, delay_ms=0)
         whole.turn()

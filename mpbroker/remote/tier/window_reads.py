@@ -1,4 +1,4 @@
-"""What a thread downloads: the indexes of a segment, the first offset of a window, a window with its indexes.
+"""Reads from the store what a window needs: a segment's indexes, its first offset, its batches.
 
 All of it is checked before anybody may read it: indexes against the checksum in the ledger, batches against
 their own checksums, positions in the segment and neighbours' offsets.
@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from mpbroker.records.batch import checksum, frame_at
+from mpbroker.remote.ledger.events import SegmentAdded
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
-from mpbroker.remote.tier.cache import PartitionKey
-from mpbroker.remote.tier.windows import WINDOW_BYTES, SegmentWindows, aborted_of_window
+from mpbroker.remote.tier.cache import PartitionKey, WindowKey
+from mpbroker.remote.tier.windows import WINDOW_BYTES, ByteRange, SegmentWindows, aborted_of_window
 from mpbroker.storage import names
 from mpbroker.storage.segments import segments_of
 from mpbroker.storage.transaction_index import AbortedTransaction, aborted_in, packed, read_aborted
@@ -25,60 +26,19 @@ REQUEST_BYTES: Final = WINDOW_BYTES
 _OFFSET_BYTES: Final = 8
 
 
-class Parts(NamedTuple):
-    """The parts of a segment's `.indexes` that readers need."""
-
-    offset: bytes
-    time: bytes
-    aborted: bytes
-
-
-class IndexSizes(NamedTuple):
-    """The sizes of the parts of a segment's `.indexes`, in their order."""
-
-    offset: int
-    time: int
-    snapshot: int
-    epochs: int
-    aborted: int
-
-    @property
-    def total(self) -> int:
-        return sum(self)
-
-    def split(self, indexes: bytes) -> Parts:
-        times = self.offset + self.time
-        return Parts(
-            indexes[: self.offset], indexes[self.offset : times], indexes[self.total - self.aborted :]
-        )
-
-
-class StoredSegment(NamedTuple):
-    """A segment in the object store, with offsets [base, end) and `size` bytes; the names of its objects."""
-
-    base: int
-    end: int
-    size: int
-    segment_id: bytes
-    log_name: str
-    indexes_name: str
-    sizes: IndexSizes
-    indexes_checksum: int
-
-
 class StoredPartition(NamedTuple):
     """What the object store has of a partition, and the partition's directory, with the later segments.
 
     `name` is for people. The segments are in the order of their offsets; each begins where the one before
-    ends.
+    ends. More may be added meanwhile.
     """
 
     key: PartitionKey
     name: str
     directory: Path
-    segments: Sequence[StoredSegment]
+    segments: Sequence[SegmentAdded]
 
-    def find(self, offset: int) -> StoredSegment | None:
+    def find(self, offset: int) -> SegmentAdded | None:
         """Return the segment of an offset, or the next one if compaction has left no record in that one."""
         place = bisect_right(self.segments, offset, key=lambda one: one.base) - 1
         if place < 0:
@@ -86,28 +46,45 @@ class StoredPartition(NamedTuple):
         return next((one for one in self.segments[place:] if one.size and offset < one.end), None)
 
 
-def read_indexes(store: ObjectStore, segment: StoredSegment, path: Path) -> bytes:
+class Window(NamedTuple):
+    """Window `number` of a segment, whose windows are `windows`."""
+
+    partition: StoredPartition
+    segment: SegmentAdded
+    windows: SegmentWindows
+    number: int
+
+    @property
+    def range(self) -> ByteRange:
+        return self.windows.byte_range(self.number)
+
+    @property
+    def key(self) -> WindowKey:
+        return WindowKey(*key_of(self.partition, self.segment), self.range.position)
+
+
+def key_of(partition: StoredPartition, segment: SegmentAdded) -> tuple[PartitionKey, int, bytes]:
+    """Return what tells a segment from all others."""
+    return partition.key, segment.base, segment.segment_id
+
+
+def read_indexes(store: ObjectStore, segment: SegmentAdded, path: Path) -> bytes:
     """Download the indexes of a segment, also to a file at `path`. Raises StoreError, OSError."""
-    indexes = _get(store, segment.indexes_name, 0, segment.sizes.total)
-    if checksum(indexes) != segment.indexes_checksum:
-        raise StoreError(f"{segment.indexes_name} is damaged: its checksum is not the ledger's")
+    name = segment.objects.indexes
+    indexes = _get(store, name, 0, sum(segment.index_sizes))
+    if checksum(indexes) != segment.indexes_crc:
+        raise StoreError(f"{name} is damaged: its checksum is not the ledger's")
     path.write_bytes(indexes)
     return indexes
 
 
-def read_first(store: ObjectStore, segment: StoredSegment, position: int) -> int:
-    """Return the base offset of the batch at a position. Raises StoreError."""
-    return int.from_bytes(_get(store, segment.log_name, position, _OFFSET_BYTES), "big")
+def read_first(store: ObjectStore, window: Window) -> int:
+    """Return the base offset of a window's first batch. Raises StoreError."""
+    name, position = window.segment.objects.log, window.range.position
+    return int.from_bytes(_get(store, name, position, _OFFSET_BYTES), "big")
 
 
-def read_window(
-    store: ObjectStore,
-    partition: StoredPartition,
-    segment: StoredSegment,
-    windows: SegmentWindows,
-    number: int,
-    path: Path,
-) -> tuple[int, int]:
+def read_window(store: ObjectStore, window: Window, path: Path) -> tuple[int, int]:
     """Download a window into a new directory at `path`; return its offsets (base, end).
 
     Raises StoreError, CorruptBatch, TransactionIndexCorrupt, OSError.
@@ -115,12 +92,13 @@ def read_window(
     if path.exists():
         shutil.rmtree(path)
     path.mkdir()
+    partition, segment, windows, number = window
     checked = _CheckedBatches(segment)
-    position, end = windows.span(number)
+    position, end = window.range
     log = path / names.LOG_SUFFIX
     with log.open("wb") as file:
         while position < end:
-            data = _get(store, segment.log_name, position, min(REQUEST_BYTES, end - position))
+            data = _get(store, segment.objects.log, position, min(REQUEST_BYTES, end - position))
             checked.feed(data)
             file.write(data)
             position += len(data)
@@ -148,7 +126,7 @@ def _get(store: ObjectStore, name: str, position: int, length: int) -> bytes:
 
 
 def _aborted(
-    store: ObjectStore, partition: StoredPartition, segment: StoredSegment
+    store: ObjectStore, partition: StoredPartition, segment: SegmentAdded
 ) -> Iterator[list[AbortedTransaction]]:
     """Yield the aborted transactions of this segment and each later one, of the store and then of the disk.
 
@@ -156,11 +134,12 @@ def _aborted(
     ended before the upload, so what is found never grows.
     """
     place = bisect_right(partition.segments, segment.base, key=lambda one: one.base) - 1
-    for one in partition.segments[place:]:
-        if one.sizes.aborted:
-            data = _get(store, one.indexes_name, one.sizes.total - one.sizes.aborted, one.sizes.aborted)
-            yield aborted_in(data, one.indexes_name)
-    remote_end = partition.segments[-1].end
+    stored = partition.segments[place:]
+    for one in stored:
+        if size := one.index_sizes.transactions:
+            name = one.objects.indexes
+            yield aborted_in(_get(store, name, one.index_sizes.positions.transactions, size), name)
+    remote_end = stored[-1].end
     local = segments_of(partition.directory)
     if not local or local[0] > remote_end:
         raise FileNotFoundError(
@@ -184,8 +163,9 @@ def _aborted_here(directory: Path, base: int) -> list[AbortedTransaction]:
 class _CheckedBatches:
     """Checks the bytes of a window, as they come: whole batches whose offsets ascend within the segment."""
 
-    def __init__(self, segment: StoredSegment) -> None:
-        self._segment = segment
+    def __init__(self, segment: SegmentAdded) -> None:
+        self._name = segment.objects.log
+        self._end = segment.end
         self._rest = b""
         self._first = -1
         self._last = segment.base - 1
@@ -195,10 +175,8 @@ class _CheckedBatches:
         data, position = self._rest + data, 0
         while (frame := frame_at(data, position)) is not None:
             last = frame.base_offset + frame.last_offset_delta
-            if not (self._last < frame.base_offset <= last < self._segment.end):
-                raise StoreError(
-                    f"{self._segment.log_name} has offsets {frame.base_offset} to {last} after {self._last}"
-                )
+            if not (self._last < frame.base_offset <= last < self._end):
+                raise StoreError(f"{self._name} has offsets {frame.base_offset} to {last} after {self._last}")
             if self._first < 0:
                 self._first = frame.base_offset
             self._last = last
@@ -208,5 +186,5 @@ class _CheckedBatches:
     def finish(self) -> tuple[int, int]:
         """Return the first and the last offset. Raises StoreError."""
         if self._rest or self._first < 0:
-            raise StoreError(f"a window of {self._segment.log_name} does not end with a batch")
+            raise StoreError(f"a window of {self._name} does not end with a batch")
         return self._first, self._last

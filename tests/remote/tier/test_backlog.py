@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mpbroker.ipc.table import PartitionFlag
-from mpbroker.remote.tier.candidates import Candidate, Misfit, Sealed, in_turn, ready, spans
+from mpbroker.remote.tier.backlog import Candidate, Misfit, Sealed, in_turn, ready, sealed_ranges
 from mpbroker.remote.tier.places import Place
 
 SEGMENTS = [Sealed(0, 10, 1, 5), Sealed(10, 20, 1, 6), Sealed(20, 35, 1, 7)]
@@ -22,10 +22,10 @@ def place(
 
 
 def test_the_newest_segment_is_not_sealed() -> None:
-    assert spans([0, 10, 20], 20) == [(0, 10), (10, 20)]
-    assert spans([0, 10, 20, 30], 20) == [(0, 10), (10, 20)]
-    assert spans([0], 0) == []
-    assert spans([], 0) == []
+    assert sealed_ranges([0, 10, 20], 20) == [(0, 10), (10, 20)]
+    assert sealed_ranges([0, 10, 20, 30], 20) == [(0, 10), (10, 20)]
+    assert sealed_ranges([0], 0) == []
+    assert sealed_ranges([], 0) == []
 
 
 @pytest.mark.parametrize(
