@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from functools import lru_cache
-from math import inf
+from math import inf, isfinite
 from typing import Any, Final
 
 import msgspec
@@ -108,7 +108,7 @@ def framed_decoder(schemas: Schemas, kind: pa.StructType, *, is_whole: bool) -> 
 
     `is_whole`: a row has the one field `value`.
     """
-    convert = converter(kind, _leaf)
+    convert, parse = converter(kind, _exact_leaf), msgspec.json.Decoder(float_hook=_inexact).decode
 
     @lru_cache(maxsize=4096)
     def known(schema_id: SchemaId) -> Schema:
@@ -118,7 +118,7 @@ def framed_decoder(schemas: Schemas, kind: pa.StructType, *, is_whole: bool) -> 
         framed = framing.read(data)
         # Raises UnknownSchema, which makes a corrupt record.
         known(framed.schema_id)
-        value = msgspec.json.decode(data[framed.data_start :])
+        value = parse(data[framed.data_start :])
         if is_whole:
             value = {WHOLE_VALUE: value}
         elif not isinstance(value, dict):
@@ -142,6 +142,12 @@ def plain_decoder(kind: pa.StructType) -> Convert:
         return convert(value) if convert else value
 
     return decode
+
+
+def _inexact(text: str) -> float | Decimal:
+    """Return a number as a float, unless that would make 0 or infinity of another number."""
+    found = float(text)
+    return found if found and isfinite(found) else Decimal(text)
 
 
 def _exact_leaf(kind: pa.DataType) -> Convert | None:

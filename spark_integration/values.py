@@ -208,7 +208,9 @@ def _number(value: Any) -> Any:
 
 
 def _integer(value: Any) -> Any:
-    if isinstance(value, (float, Decimal)) and value % 1:
+    # What is left of 1e-999999999 by division would be rounded to 0.
+    exact = _decimal(value) if isinstance(value, Decimal) else value
+    if isinstance(exact, (float, Decimal)) and exact % 1:
         raise ValueError(f"an integer was expected, not {value}")
     return _number(value)
 

@@ -58,8 +58,8 @@ _GROUPS = (
     ("ctl", "host.ctl", "Look at a running broker on this host, and steer it."),
     ("remote", "remote.command", "The object store of tiered storage: state, causes, checks."),
     ("service", "host.service", "Make this installation a service of systemd."),
-    ("spark", "spark.command", "Jobs on Spark: archives, replays, mirrors, audits, sessions."),
-    ("tables", "tables.command", "Topics as Apache Iceberg tables: the job that writes them."),
+    ("spark", "spark.command", "Jobs on Spark: mirrors, audits, sessions."),
+    ("tables", "tables.command", "Topics as Apache Iceberg tables, and tables back into topics."),
     ("doctor", "doctor.flags", "Say what is missing on this host, and what to do."),
 )
 _RUN = "Run a command with a broker of its own, which ends with it."

@@ -4,7 +4,7 @@ Partitions, including those with groups and transactions, stay where they are. T
 Kafka's latest snapshot and the log after it, and are written as a log of ours into a new directory next to
 Kafka's. The last step exchanges the names of these two directories. Before this step Kafka can still use the
 log directories, and the import can be repeated. Afterwards mpbroker can use them, and Kafka's metadata are
-kept under the other name.
+kept under the other name. An object store changes hands just before that step (`bucket_import`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Final
 from mpbroker.config import resource_config
 from mpbroker.config.broker import BrokerConfig
 from mpbroker.config.dynamic import usable
-from mpbroker.config.topic_config import TopicConfigError, resolve, validate
+from mpbroker.config.topic_config import TopicConfigError, validate
 from mpbroker.coordinator.metadata.metadata_records import (
     MetadataRecord,
     encode_record,
@@ -27,20 +27,23 @@ from mpbroker.coordinator.metadata.metadata_records import (
     metadata_batches,
 )
 from mpbroker.coordinator.metadata.state import InconsistentMetadata, MetadataState, lone_partition
-from mpbroker.log.recovery.log_loader import Known, load
+from mpbroker.migration.bucket_export import Bucket, drop_topic
+from mpbroker.migration.bucket_import import BucketImport
 from mpbroker.migration.cluster_image import ClusterImage
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.exchange import check_exchange, exchange
 from mpbroker.migration.log_dirs import LogDirs, Replicas, epochs_in, held, replicas_in, strays_in
 from mpbroker.migration.metadata_log import quorum_leader, read_image
 from mpbroker.migration.moved import Moved, counts
+from mpbroker.migration.new_log import write_log
 from mpbroker.migration.ownership import read_ownership
+from mpbroker.migration.segment_records import SEGMENTS_TOPIC
 from mpbroker.protocol.messages import ConfigRecord, ProducerIdsRecord, TopicRecord
 from mpbroker.protocol.numbers import ConfigResourceType
 from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from mpbroker.records.old_format import HEAD_BYTES, old_length
 from mpbroker.storage import names
-from mpbroker.storage.checkpoints import fsync_directory, put_id_and_epochs, write_epochs
+from mpbroker.storage.checkpoints import fsync_directory, write_epochs
 from mpbroker.storage.directory_layout import name_all, own_files
 from mpbroker.storage.directory_lock import restricted_new_files
 from mpbroker.storage.leader_epochs import FIRST, Epochs
@@ -64,10 +67,10 @@ _EXAMPLES: Final = 3
 ANY_END: Final = 2**63 - 1
 
 
-class Import(Moved):
+class Import(Moved, kw_only=True):
     """The result of an import, or of a dry run. `left` lists settings and records that are not taken over.
 
-    `kept`: the directory to which Kafka's metadata are moved.
+    `kept`: the directory to which Kafka's metadata are moved; "" if no Kafka was started after an export.
     """
 
     left: list[str]
@@ -75,35 +78,50 @@ class Import(Moved):
     log_dirs: list[str]
 
 
-def import_(paths: Sequence[Path], *, is_dry: bool, sets_strays_aside: bool = False) -> Import:
+def import_(
+    paths: Sequence[Path], *, is_dry: bool, sets_strays_aside: bool = False, bucket: Bucket | None = None
+) -> Import:
     """Take over all log directories of a node.
 
     `sets_strays_aside`: accept partitions of unknown topics; the first start renames their directories.
-    Raises CannotMove, FatalError, OSError. After an error Kafka can still use the directories.
+    `bucket`: take over Kafka's object store, too. Raises CannotMove, FatalError, OSError, StoreError,
+    StoreUnfit. After an error Kafka can still use the directories.
     """
     with held(paths, is_dry=is_dry) as found:
+        tiered = None if bucket is None else BucketImport(bucket, found)
+        log_dirs = list(map(str, found.paths))
         if not read_ownership(found.home).is_kafkas:
-            raise CannotMove(f"{found.home} is mpbroker's already: start mpbroker on it")
+            if tiered is None:
+                raise CannotMove(f"{found.home} is mpbroker's already: start mpbroker on it")
+            tiered.take_back(is_dry=is_dry)
+            whole = counts(read_image(found.metadata, is_log_whole=True), found)
+            return Import(**whole, segments=tiered.count, left=[], kept="", log_dirs=log_dirs)
         image = read_image(found.metadata)
-        _check_alone(image, found)
+        _check_alone(image, found, has_bucket=bucket is not None)
         there = replicas_in(found, image)
+        if tiered is not None:
+            tiered.check(image, there)
+            drop_topic(image)
+            there = {key: path for key, path in there.items() if key[0] != SEGMENTS_TOPIC}
         _check_strays(image, found, there, sets_strays_aside=sets_strays_aside)
         left = [*_unread(image), *_notes(image, found, there), *_old_messages(there)]
         begun = _begun_epochs(image, there)
-        records = list(_records(image, found, there, begun, left))
+        config = BrokerConfig(remote_log_storage_system_enable=bucket is not None)
+        records = list(_records(image, found, config, begun, there, left))
         _check_whole(records)
         kept = _unused_name(found.home)
         if not is_dry:
             with restricted_new_files():
-                _take_over(records, kept, found, begun)
-        return Import(**counts(image, found), left=left, kept=str(kept), log_dirs=list(map(str, found.paths)))
+                _take_over(records, kept, found, begun, tiered)
+        count = 0 if tiered is None else tiered.count
+        return Import(**counts(image, found), segments=count, left=left, kept=str(kept), log_dirs=log_dirs)
 
 
 # ---- refusals
 
 
-def _check_alone(image: ClusterImage, found: LogDirs) -> None:
-    """Raise CannotMove if the cluster has other brokers, replicas on other nodes, or tiered storage."""
+def _check_alone(image: ClusterImage, found: LogDirs, *, has_bucket: bool) -> None:
+    """Raise CannotMove if the cluster has other brokers, replicas on other nodes, or an unnamed store."""
     node = found.node_id
     if others := sorted(image.brokers - {node}):
         listed = ", ".join(map(str, others))
@@ -122,10 +140,11 @@ def _check_alone(image: ClusterImage, found: LogDirs) -> None:
             f"{found.metadata}: {len(elsewhere)} partitions have replicas on other nodes than {node}: "
             f"{_some(elsewhere)}. Move them to it alone with kafka-reassign-partitions.sh"
         )
-    if image.tiered:
+    if image.tiered and not has_bucket:
         raise CannotMove(
-            f"{found.metadata}: topics with tiered storage have records elsewhere: {_some(image.tiered)}. "
-            "Turn it off with remote.log.delete.on.disable=true, or copy these topics with MirrorMaker"
+            f"{found.metadata}: topics have records in an object store: {_some(image.tiered)}. Import it, "
+            "too, with mpbroker remote import --url URL, if Aiven's plug-in wrote it; or turn tiered storage "
+            "off with remote.log.delete.on.disable=true, or copy these topics with MirrorMaker"
         )
 
 
@@ -197,15 +216,16 @@ def _notes(image: ClusterImage, found: LogDirs, there: Replicas) -> Iterator[str
 def _records(
     image: ClusterImage,
     found: LogDirs,
-    there: Replicas,
+    config: BrokerConfig,
     begun: Mapping[Path, Epochs],
+    there: Replicas,
     left: list[str],
 ) -> Iterator[MetadataRecord]:
     """Yield our log's records. Add to `left` each setting not taken over. Raises CannotMove, OSError."""
     yield from feature_records({})
     for topic_id, name in image.topics.items():
         yield TopicRecord(name=name, topic_id=topic_id)
-        yield from _topic_configs(image, name, left)
+        yield from _topic_configs(image, name, config, left)
         for number in sorted(image.partitions[topic_id]):
             epoch, _ = begun[there[name, number]][-1]
             yield lone_partition(number, topic_id, found.node_id, epoch)
@@ -232,10 +252,12 @@ def _begun_epochs(image: ClusterImage, there: Replicas) -> dict[Path, Epochs]:
     return begun
 
 
-def _topic_configs(image: ClusterImage, topic: str, left: list[str]) -> Iterator[ConfigRecord]:
+def _topic_configs(
+    image: ClusterImage, topic: str, config: BrokerConfig, left: list[str]
+) -> Iterator[ConfigRecord]:
     for name, value in image.configs.get((ConfigResourceType.TOPIC, topic), {}).items():
         try:
-            validate(BrokerConfig(), {name: value})
+            validate(config, {name: value})
         except TopicConfigError as error:
             left.append(f"{name}={value} of the topic {topic}: {error}")
         else:
@@ -282,7 +304,11 @@ def _unused_name(home: Path) -> Path:
 
 
 def _take_over(
-    records: Sequence[MetadataRecord], kept: Path, found: LogDirs, begun: Mapping[Path, Epochs]
+    records: Sequence[MetadataRecord],
+    kept: Path,
+    found: LogDirs,
+    begun: Mapping[Path, Epochs],
+    tiered: BucketImport | None,
 ) -> None:
     """Write our metadata log and epochs; exchange the log with Kafka's metadata, which are then at `kept`.
 
@@ -301,25 +327,22 @@ def _take_over(
         _leave_own_files(found)
         for path, epochs in begun.items():
             write_epochs(path, epochs)
+        if tiered is not None:
+            tiered.claim()
         exchange(kept, found.metadata)
     except BaseException:
         # If the exchange was done and only its sync failed, Kafka's directory has this name now.
         if making.stat().st_ino == ours:
             shutil.rmtree(making, ignore_errors=True)
         raise
+    if tiered is not None:
+        tiered.finish()
 
 
 def _write(records: Sequence[MetadataRecord], making: Path) -> None:
     """Write our metadata log into the directory `making`, durably. Raises OSError."""
-    put_id_and_epochs(making, METADATA_TOPIC_ID, FIRST)
-    now_ms = time.time_ns() // 1_000_000
-    with (making / names.segment_name(0)).open("wb") as file:
-        file.writelines(metadata_batches(map(encode_record, records), now_ms))
-    config = resolve(BrokerConfig(), {})
-    load(
-        making, METADATA_TOPIC, 0, METADATA_TOPIC_ID, config, Known(clean=False), lambda _: None
-    ).close_cleanly()
-    fsync_directory(making)
+    batches = metadata_batches(map(encode_record, records), time.time_ns() // 1_000_000)
+    write_log(making, METADATA_TOPIC, 0, METADATA_TOPIC_ID, FIRST, batches)
 
 
 def _leave_own_files(found: LogDirs) -> None:

@@ -10,8 +10,11 @@ from mpbroker.migration.cluster_image import ClusterImage
 from mpbroker.migration.log_dirs import LogDirs
 
 
-class Moved(msgspec.Struct):
-    """The identity and counts of a cluster that was moved or, in a dry run, would be moved."""
+class Moved(msgspec.Struct, kw_only=True):
+    """The identity and counts of a cluster that was moved or, in a dry run, would be moved.
+
+    `segments` are those in an object store that changes hands, too.
+    """
 
     cluster_id: str
     node_id: int
@@ -21,6 +24,7 @@ class Moved(msgspec.Struct):
     acls: int
     quotas: int
     tokens: int
+    segments: int = 0
 
 
 def counts(image: ClusterImage, found: LogDirs) -> dict[str, Any]:

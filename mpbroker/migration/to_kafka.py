@@ -4,6 +4,7 @@ Partitions, checkpoints, groups, transactions and the metadata log have Kafka's 
 needs a snapshot with feature levels, the quorum's only voter, and the directory of each partition. The export
 puts this snapshot next to the log, by one rename, and removes earlier snapshots. Nothing else changes, so
 mpbroker can still use the directories until Kafka has been started. A start of mpbroker removes the snapshot.
+With an object store, Kafka also gets that (`bucket_export`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final
 
 from msgspec import structs
 
+from mpbroker.migration.bucket_export import Bucket, BucketExport, drop_topic
 from mpbroker.migration.cluster_image import ClusterImage
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.kraft_snapshot import Voter, bootstrap, snapshot
@@ -49,7 +51,7 @@ lost, because it does not know the broker's epoch. The level can be raised later
 """
 
 
-class Export(Moved):
+class Export(Moved, kw_only=True):
     """The result of an export, or of a dry run. `settings` are lines for Kafka's server.properties."""
 
     files: list[str]
@@ -57,22 +59,22 @@ class Export(Moved):
     settings: list[str]
 
 
-def export(paths: Sequence[Path], controller: tuple[str, int], *, is_dry: bool) -> Export:
+def export(
+    paths: Sequence[Path], controller: tuple[str, int], *, is_dry: bool, bucket: Bucket | None = None
+) -> Export:
     """Export all log directories of a broker. `controller`: host and port for Kafka's controller.
 
-    Raises CannotMove, FatalError, OSError.
+    `bucket`: export the broker's object store, too. Raises CannotMove, FatalError, OSError, StoreError.
     """
     with held(paths, is_dry=is_dry) as found:
         if read_ownership(found.home).is_kafkas:
             raise CannotMove(f"{found.home} is Apache Kafka's already: start Kafka on it")
         _check_used(found)
         image = read_image(found.metadata, is_log_whole=True)
-        if image.tiered:
+        if image.tiered and bucket is None:
             raise CannotMove(
-                f"{found.metadata}: Apache Kafka cannot read what topics have in the object store: "
-                f"{', '.join(image.tiered)}. Switch their tiering off with remote.storage.enable=false and "
-                "remote.log.delete.on.disable=true, which deletes these records, or copy the topics with "
-                "MirrorMaker"
+                f"{found.metadata}: topics have records in an object store: {', '.join(image.tiered)}. "
+                "Export it, too, with mpbroker remote export --url URL, for a Kafka with Aiven's plug-in"
             )
         if image.unknown:
             types = ", ".join(map(str, sorted(image.unknown)))
@@ -80,17 +82,30 @@ def export(paths: Sequence[Path], controller: tuple[str, int], *, is_dry: bool) 
                 f"{found.metadata} has records of types that this version does not know ({types}): a later "
                 "version of mpbroker wrote them. Export with that version"
             )
+        tiered = None if bucket is None else BucketExport(bucket, found)
+        if tiered is not None:
+            # Of an earlier export, or of an import without the object store.
+            drop_topic(image)
         there = replicas_in(found, image)
         _complete(image, found, there)
+        done = counts(image, found)
+        if tiered is not None:
+            tiered.check(image, there, is_dry=is_dry)
+            done |= {"segments": len(tiered.segments)}
         files = _files(image, found, controller)
         if not is_dry:
             remove_snapshots(found.metadata)
             # Kafka takes every directory for a partition's.
             shutil.rmtree(found.home / names.REMOTE_CACHE, ignore_errors=True)
             with restricted_new_files():
+                if tiered is not None:
+                    tiered.write_topic()
+                    tiered.close_ledger()
                 for path, data in files.items():
                     write_whole(path, data)
-        return _report(image, found, there, list(files), controller)
+        notes = [f"{path} belongs to no topic; Kafka will set it aside" for path in strays_in(image, there)]
+        settings = [*_settings(image, found, controller), *(() if tiered is None else tiered.settings())]
+        return Export(**done, files=list(map(str, files)), notes=notes, settings=settings)
 
 
 def _check_used(found: LogDirs) -> None:
@@ -129,18 +144,6 @@ def _files(image: ClusterImage, found: LogDirs, controller: tuple[str, int]) -> 
         found.home / BOOTSTRAP: bootstrap(image.features, now_ms),
         found.metadata / name: snapshot(image, voter, now_ms),
     }
-
-
-def _report(
-    image: ClusterImage, found: LogDirs, there: Replicas, files: list[Path], controller: tuple[str, int]
-) -> Export:
-    strays = strays_in(image, there)
-    return Export(
-        **counts(image, found),
-        files=list(map(str, files)),
-        notes=[f"{path} belongs to no topic; Kafka will set it aside" for path in strays],
-        settings=_settings(image, found, controller),
-    )
 
 
 def _settings(image: ClusterImage, found: LogDirs, controller: tuple[str, int]) -> list[str]:

@@ -189,8 +189,8 @@ class BucketView:
     def restores(self, generation: int, *, committed: bool) -> Restores:
         """Return the ends that restores since a generation have kept: other records may follow them now.
 
-        A standby that takes over keeps all that was in the bucket, and so does a restore of a broker that had
-        acknowledged records only when they were there.
+        Nothing is lost of a broker that had acknowledged records only when they were in the bucket, but by a
+        restore of an earlier cut. Otherwise a standby that takes over goes on at the newest cut, too.
         """
         found = []
         with store_errors():
@@ -203,7 +203,7 @@ class BucketView:
                     found.append(self._kept(later.cut_id, committed=committed))
                 if entry.header.generation <= generation:
                     break
-                later = first if isinstance(first, TakenOver) and not first.by_standby else None
+                later = first if isinstance(first, TakenOver) else None
         return found
 
     def _kept(self, cut_id: bytes, *, committed: bool) -> Mapping[Key, int]:

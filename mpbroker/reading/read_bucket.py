@@ -105,8 +105,8 @@ def _windows(
         rest, at = b"", begin
         # What lies behind the likely end is downloaded only if the range does not end there.
         for low, high in (_Bytes(begin, likely_end), _Bytes(likely_end, size)):
-            spans = (_Bytes(one, min(one + window_bytes, high)) for one in range(low, high, window_bytes))
-            for data in _ahead(lambda span: pool.submit(read_stored, store, segment.log, *span), spans):
+            parts = (_Bytes(one, min(one + window_bytes, high)) for one in range(low, high, window_bytes))
+            for data in _ahead(lambda part: pool.submit(read_stored, store, segment.log, *part), parts):
                 data = rest + data if rest else data
                 whole, is_last = _whole_batches(data, end, size - at)
                 yield data, whole
@@ -119,12 +119,12 @@ def _windows(
         pool.shutdown(cancel_futures=True)
 
 
-def _ahead(ask: Callable[[_Bytes], Future[bytes]], spans: Iterator[_Bytes]) -> Iterator[bytes]:
-    """Yield what is read of each span, in order; WINDOWS_AHEAD others are on their way meanwhile."""
-    asked = deque(map(ask, islice(spans, WINDOWS_AHEAD + 1)))
+def _ahead(ask: Callable[[_Bytes], Future[bytes]], parts: Iterator[_Bytes]) -> Iterator[bytes]:
+    """Yield what is read of each part, in order; WINDOWS_AHEAD others are on their way meanwhile."""
+    asked = deque(map(ask, islice(parts, WINDOWS_AHEAD + 1)))
     while asked:
         yield asked.popleft().result()
-        asked.extend(map(ask, islice(spans, 1)))
+        asked.extend(map(ask, islice(parts, 1)))
 
 
 def _whole_batches(data: bytes, end_offset: int, left: int) -> tuple[int, bool]:

@@ -102,12 +102,12 @@ def read_local(
                 f"Cannot read offsets {start} to {lost} of {task}: the log starts at {first} now.",
             )
             start = first
-        for span in found:
+        for part in found:
             try:
-                with opened_piece(directory, span) as piece:
+                with opened_piece(directory, part) as piece:
                     yield from _read_piece(directory, piece, task, columns, aborted)
             except (SegmentGone, FileNotFoundError) as error:
-                start, tries = span.start, tries + 1
+                start, tries = part.start, tries + 1
                 if tries > TRIES:
                     report_loss(fail_on_data_loss, f"Cannot read a part of {task}: {error}.")
                     return

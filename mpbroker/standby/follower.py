@@ -11,7 +11,7 @@ import msgspec
 from mpbroker.ipc.mirror import ReadPartition
 from mpbroker.ipc.standby_lag import StandbyLag
 from mpbroker.remote.cuts.manifest import cut_name, decode_manifest
-from mpbroker.remote.ledger.entries import decode_entry, entry_name
+from mpbroker.remote.ledger.entries import decode_entry, decode_header, entry_name
 from mpbroker.remote.ledger.events import CutTaken, Shipped
 from mpbroker.remote.ledger.lease import StandbyWatch
 from mpbroker.remote.ledger.reader import LedgerReader
@@ -51,7 +51,7 @@ class Follower:
         self.reader = reader
         self.version = 0
         self._replica = replica
-        # The ledger's generation when the mirror's cut was applied, and the instant of the cut: the owner may
+        # The generation of the owner that made the mirror's cut, and the instant of the cut: that owner may
         # send consumers here for what was written before.
         self.readable_of = (0, 0)
         # The cut that the mirror has, and the last entry whose shipped bytes it has.
@@ -153,7 +153,7 @@ class Follower:
             if self.cut is None or cuts[-1].event.cut_id != self.cut.cut_id:
                 self._apply_cut(cuts[-1].event)
             if self._replica is None:
-                self._apply_shipped(cuts[-1].event)
+                self._apply_shipped()
         self._bodies.clear()
         self._is_applied, self._applied_seq = True, self.reader.seq
 
@@ -173,19 +173,24 @@ class Follower:
             raise
         if self._replica is not None:
             self._replica.update(manifest)
-            self.readable_of = self.reader.generation, manifest.taken_ms
+            self.readable_of = self._generation_of(cut), manifest.taken_ms
         self.cut = cut
         self._shipped_seq = cut.since or cut.after
         self._shipped = ShippedFiles(self._objects, self._log_dirs)
         self.version += 1
 
-    def _apply_shipped(self, cut: CutTaken) -> None:
-        """Apply what was shipped after a cut, in order."""
+    def _generation_of(self, cut: CutTaken) -> int:
+        """Return the generation of the owner that made a cut. Raises LedgerDamaged, StoreError."""
+        return decode_header(cut.after, self.reader.store.get(entry_name(cut.after))).generation
+
+    def _apply_shipped(self) -> None:
+        """Apply what was shipped after the newest cut, in order."""
+        numbers = self.reader.state.shipped_numbers
         while self._shipped_seq < self.reader.seq:
             seq = self._shipped_seq + 1
             body = self._bodies.get(seq) or self.reader.store.get(entry_name(seq))
             for event in decode_entry(seq, body).events:
-                if isinstance(event, Shipped) and event.number > cut.shipped:
+                if isinstance(event, Shipped) and event.number in numbers:
                     for path, position in self._shipped.apply(event):
                         self._mirror.touched(path, position)
                         self.version += path.split("/")[1] == METADATA_DIRECTORY

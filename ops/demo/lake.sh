@@ -172,6 +172,14 @@ connection = table.scan().to_duckdb("orders")
 print(f"DuckDB: {rows} rows, {offsets} offsets, the last one is {last}")
 frame = pl.scan_iceberg(table, storage_options=options).select("_offset", pl.col("value").cast(pl.String))
 print("Polars:", frame.sort("_offset").tail(3).collect().rows())
+commits = sum("mpbroker.offsets" in one.summary.additional_properties for one in table.snapshots())
+print(f"""
+topic orders, {rows:,} records
+  |-- sealed segments, in the store --.
+  '-- the rest, on the broker --------+--> mpbroker tables run: Spark's executors decode
+                                           |-- {status["files"]} Parquet files --------------.
+                                           '-- {commits} snapshots, each with its offsets --+--> DuckDB, Polars
+docs/TABLES.md has the picture""")
 END
 # The planner that needs no other package.
 export POLARS_ICEBERG_PLANNER=pyiceberg

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -110,8 +110,12 @@ def sentence_of(error: BaseException) -> str:
 
 
 @contextmanager
-def watched(spark: SparkSession, notice: Notice, total: int | None, done_before: int = 0) -> Iterator[None]:
+def watched(
+    spark: SparkSession, notice: Notice, so_far: Callable[[], tuple[int, int | None]]
+) -> Iterator[None]:
     """Report twice a second how many rows Spark's running stages have written.
+
+    `so_far` returns the rows that were written before, and the total (None: unknown).
 
     Spark counts rows when tasks end and with each heartbeat of an executor. Sessions of Spark Connect have no
     such counters, so only the end is reported.
@@ -132,7 +136,8 @@ def watched(spark: SparkSession, notice: Notice, total: int | None, done_before:
                 # A stage has just ended; or the session has, and the gateway with it.
                 _LOG.debug("no progress of Spark's stages: %s", error)
             else:
-                notice.progress(done_before + written, total)
+                done, total = so_far()
+                notice.progress(done + written, total)
 
     thread = threading.Thread(target=poll, name="progress", daemon=True)
     thread.start()

@@ -21,6 +21,7 @@ from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownExcept
 from mpbroker.remote.store.object_store import StoreError
 from spark_integration.jobs.frame import JobError
 from spark_integration.tables.data_files import Written, data_file, row_files
+from spark_integration.tables.snapshots import append, try_once
 from spark_integration.tables.spans import (
     BATCH,
     ERROR_ROWS,
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 
 TRIES: Final = 6
 PAUSE_S: Final = 1.0
-# Iceberg's property of a table.
-RETRIES: Final = "commit.retry.num-retries"
 
 
 class Overtaken(Exception):
@@ -94,8 +93,7 @@ def commit(load: Callable[[], Table], batch: Batch) -> Table:
 
 
 def _attempt(table: Table, batch: Batch, after: Covered) -> None:
-    # pyiceberg's own retries do not look at the offsets of the snapshot that was faster.
-    table.metadata.properties[RETRIES] = "0"
+    try_once(table)
     errors = sum(one.error_rows for one in batch.files)
     properties = {
         OFFSETS: after.text(),
@@ -108,9 +106,7 @@ def _attempt(table: Table, batch: Batch, after: Covered) -> None:
         if batch.cut:
             _replace(table, transaction, batch, properties)
             return
-        with transaction._append_snapshot_producer(properties) as adding:
-            for one in batch.files:
-                adding.append_data_file(data_file(table, one))
+        append(transaction, [data_file(table, one) for one in batch.files], properties)
 
 
 def _replace(table: Table, transaction: Transaction, batch: Batch, properties: dict[str, str]) -> None:

@@ -10,27 +10,22 @@ import pickle
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from pyiceberg.conversions import from_bytes
 from pyiceberg.exceptions import CommitFailedException
-from pyiceberg.io.pyarrow import pyarrow_to_schema
-from pyiceberg.table.snapshots import Operation, Summary
-from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.types import LongType
 from pyiceberg.utils.properties import property_as_int
 from pyspark.sql import SparkSession
 
-from spark_integration.jobs.frame import JobError
-from spark_integration.tables.commit import RETRIES
 from spark_integration.tables.data_files import ORDER, RowFiles, Written, data_file, row_files
-from spark_integration.tables.store_io import name_in, store_of
+from spark_integration.tables.snapshots import replace, try_once
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
-    from pyiceberg.schema import Schema
     from pyiceberg.table import Table
 
 # Iceberg's property of a table; its own default is four times as much.
@@ -66,7 +61,7 @@ def compact(spark: SparkSession, table: Table) -> Compacted:
         return Compacted()
     tasks = [(pickle.dumps([file.file_path for file in group]),) for group in chosen]
     frame = spark.createDataFrame(tasks, "paths binary").repartition(len(tasks))
-    rewriting = Rewriting(row_files(table), table.schema())
+    rewriting = Rewriting(row_files(table))
     rows = frame.mapInArrow(rewriting, "written binary").collect()
     old = [file for group in chosen for file in group]
     made = [data_file(table, pickle.loads(row[0])) for row in rows]
@@ -124,7 +119,6 @@ class Rewriting:
     """Makes one file of several. Executors get it pickled: it has no credentials."""
 
     files: RowFiles
-    of_table: Schema
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Rewrite the groups that `mapInArrow` gives; yield one row for each new file."""
@@ -140,23 +134,16 @@ class Rewriting:
         Row groups are sorted as files are. The files follow each other in the log, and so do row groups.
         """
         url = f"{urls[0].rpartition('/')[0]}/{uuid.uuid4()}.parquet"
-        sink = pa.BufferOutputStream()
+        sink = BytesIO()
         with pq.ParquetWriter(sink, self.files.schema, compression="zstd") as writer:
             for rows in self._row_groups(urls):
                 writer.write_table(rows.sort_by(list(ORDER)), row_group_size=rows.num_rows)
-        return self.files.put(url, sink)
+        return self.files.put(url, sink.getvalue())
 
     def _row_groups(self, urls: Sequence[str]) -> Iterator[pa.Table]:
         schema, waiting, size = self.files.schema, [], 0
-        row = pa.struct(list(schema))
         for url in urls:
-            # Not by the table's FileIO, which has the properties of the catalog, and its secrets.
-            body = store_of(self.files.location).get(name_in(self.files.location, url))
-            file = pq.ParquetFile(pa.BufferReader(body))
-            self._check_names(url, pyarrow_to_schema(file.schema_arrow))
-            for batch in file.iter_batches():
-                # The cast goes by names: it adds columns that are new, and widens, at any depth.
-                rows = pa.RecordBatch.from_struct_array(batch.to_struct_array().cast(row))
+            for rows in self.files.batches(url):
                 waiting.append(rows)
                 size += rows.nbytes
                 if size >= ROW_GROUP_BYTES:
@@ -165,23 +152,6 @@ class Rewriting:
         if waiting:
             yield pa.Table.from_batches(waiting, schema)
 
-    def _check_names(self, url: str, of_file: Schema) -> None:
-        """Raise JobError if somebody has renamed a column since the file was written, or made it anew."""
-        now = {one: self.of_table.find_column_name(one) for one in self.of_table.field_ids}
-        for field_id in of_file.field_ids:
-            name = of_file.find_column_name(field_id)
-            if now.get(field_id) != name and (field_id in now or name in now.values()):
-                raise JobError(
-                    f"column {name} of {url} has another name or meaning in the table: left as it is"
-                )
-
-
-class _Replace(_OverwriteFiles):
-    """Replaces files by others with the same rows; pyiceberg has no such operation."""
-
-    def _summary(self, snapshot_properties: Any = ()) -> Summary:
-        return super()._summary(dict(snapshot_properties)).model_copy(update={"operation": Operation.REPLACE})
-
 
 def try_replace(table: Table, old: Sequence[DataFile], made: Sequence[DataFile]) -> bool:
     """Replace files, on top of what others have appended. Return False if that cannot be done."""
@@ -189,16 +159,9 @@ def try_replace(table: Table, old: Sequence[DataFile], made: Sequence[DataFile])
         there = {file.file_path for file in _plain_files(table.refresh())}
         if any(file.file_path not in there for file in old):
             return False
-        # pyiceberg's own retries do not check that the old files are still there.
-        table.metadata.properties[RETRIES] = "0"
+        try_once(table)
         try:
-            with table.transaction() as transaction:
-                replace = _Replace(Operation.OVERWRITE, transaction, table.io)
-                for file in old:
-                    replace.delete_data_file(file)
-                for file in made:
-                    replace.append_data_file(file)
-                replace.commit()
+            replace(table, old, made)
         except CommitFailedException:
             continue
         return True

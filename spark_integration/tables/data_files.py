@@ -11,12 +11,14 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from io import BytesIO
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
+from spark_integration.jobs.frame import JobError
 from spark_integration.tables.rows import ERROR
 from spark_integration.tables.store_io import LOCATION, name_in, store_of
 
@@ -86,16 +88,41 @@ class RowFiles:
         """Write one file, durably. Raises StoreError."""
         folder = f"data/{TIMESTAMP}_{self.unit}={partition}" if self.unit else "data"
         url = f"{self.table_url}/{folder}/{uuid.uuid4()}.parquet"
-        sink = pa.BufferOutputStream()
+        sink = BytesIO()
         pq.write_table(rows.sort_by(list(ORDER)), sink, compression="zstd")
         errors = rows.num_rows - rows[ERROR].null_count if ERROR in rows.column_names else 0
-        return self.put(url, sink, errors)
+        return self.put(url, sink.getvalue(), errors)
 
-    def put(self, url: str, sink: pa.BufferOutputStream, error_rows: int = 0) -> Written:
+    def put(self, url: str, body: bytes, error_rows: int = 0) -> Written:
         """Put the bytes of a file into the store. Raises StoreError."""
-        body = sink.getvalue()
-        store_of(self.location).put(name_in(self.location, url), [bytes(body)], body.size)
-        return Written(url, body.size, pq.read_metadata(pa.BufferReader(body)), error_rows)
+        store_of(self.location).put(name_in(self.location, url), [body], len(body))
+        return Written(url, len(body), pq.read_metadata(pa.BufferReader(body)), error_rows)
+
+    def batches(self, url: str) -> Iterator[pa.RecordBatch]:
+        """Read a file of the table, with the columns that the table has now.
+
+        Raises JobError if somebody has renamed a column since, or made it anew; StoreError.
+        """
+        # Not by the table's FileIO, which has the properties of the catalog, and its secrets.
+        body = store_of(self.location).get(name_in(self.location, url))
+        file = pq.ParquetFile(pa.BufferReader(body))
+        self._check_names(url, file.schema_arrow)
+        row = pa.struct(list(self.schema))
+        for batch in file.iter_batches():
+            # The cast goes by names: it adds columns that are new, and widens, at any depth.
+            yield pa.RecordBatch.from_struct_array(batch.to_struct_array().cast(row))
+
+    def _check_names(self, url: str, of_file: pa.Schema) -> None:
+        from pyiceberg.io.pyarrow import pyarrow_to_schema
+
+        file, table = pyarrow_to_schema(of_file), pyarrow_to_schema(self.schema)
+        now = {one: table.find_column_name(one) for one in table.field_ids}
+        for field_id in file.field_ids:
+            name = file.find_column_name(field_id)
+            if now.get(field_id) != name and (field_id in now or name in now.values()):
+                raise JobError(
+                    f"column {name} of {url} has another name or meaning in the table: left as it is"
+                )
 
     def _write(self, partition: str, waiting: _Waiting) -> Written:
         return self.write(pa.Table.from_batches(waiting.batches, self.schema), partition)

@@ -9,10 +9,9 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from pyiceberg.table.refs import MAIN_BRANCH
-from pyiceberg.table.update import AssertRefSnapshotId, RemoveSnapshotsUpdate
 from pyiceberg.utils.properties import property_as_int
 
+from spark_integration.tables.snapshots import remove
 from spark_integration.tables.spans import OFFSETS, newest_first, property_of
 
 if TYPE_CHECKING:
@@ -34,12 +33,7 @@ def expire(table: Table) -> int:
     """
     doomed = expired(table.metadata, time.time_ns() // 1_000_000)
     if doomed:
-        head = table.metadata.current_snapshot_id
-        with table.transaction() as transaction:
-            transaction._apply(
-                (RemoveSnapshotsUpdate(snapshot_ids=doomed),),  # type: ignore[call-arg]
-                (AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=head),),  # type: ignore[call-arg]
-            )
+        remove(table, doomed)
     return len(doomed)
 
 

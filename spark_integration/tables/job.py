@@ -7,12 +7,14 @@ jobs do no harm: of two commits one is refused, and its job plans anew.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final
 
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
@@ -32,13 +34,16 @@ from spark_integration.tables.planning import Step, epochs_of, id_text, plan_ste
 from spark_integration.tables.progress import TableProgress
 from spark_integration.tables.settings import Settings, TableSettings, expanded
 from spark_integration.tables.spans import NO_EPOCH, Covered, covered
+from spark_integration.tables.turns import Outcome, Turns
 from spark_integration.tables.upkeep import Upkeep
 
 if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog as IcebergCatalog
     from pyiceberg.table import Table
     from pyspark.sql import DataFrame, SparkSession
 
-POLL_EVERY_S: Final = 0.5
+# How old what is known of topics may be when a commit is planned.
+LOOK_EVERY_S: Final = 5.0
 # Iceberg's ids of partition fields begin there.
 _FIRST_PARTITION_FIELD: Final = 1000
 _PROPERTIES: Final = {
@@ -59,20 +64,26 @@ class Done:
 
 
 class TablesJob:
-    """The job. It needs a session of Spark, and one thread."""
+    """The job. It needs a session of Spark."""
 
     def __init__(self, spark: SparkSession, settings: Settings, notice: Notice | None = None) -> None:
         """Open the catalog. Raises StoreRefused, OptionError."""
         self._spark = spark
         self._settings = settings
         self._notice = notice or Silent()
-        self._catalog = open_catalog(settings.lake)
+        self._topics = _Topics(settings)
+        self._tables: Sequence[TableSettings] = ()
+        self._clashes: Sequence[str] = ()
+        # A catalog of pyiceberg is used by one thread.
+        self._catalogs = threading.local()
+        self._catalogs.own = open_catalog(settings.lake)
         self._run = uuid.uuid4().hex
-        self._number = 0
+        self._numbers = count(1)
         self._upkeep = Upkeep(spark, self._notice)
         self._progress: dict[str, TableProgress] = {}
-        # Of tables that failed: when to try again, and the sentence.
-        self._problems: dict[str, tuple[float, str]] = {}
+        # By table: the offsets that are being written.
+        self._under_way: dict[str, int] = {}
+        self._lock = threading.Lock()
         self.done = Done()
 
     def run(self, is_stopped: Callable[[], bool] = lambda: False, *, once: bool = False) -> None:
@@ -82,81 +93,68 @@ class TablesJob:
         end of `once` if there is one; SourceUnavailable, OptionError if nothing can be read at all, the
         former only for `once`.
         """
-        while not is_stopped():
-            began = time.monotonic()
-            try:
-                is_behind, failed = self.round(is_stopped)
-            except SourceUnavailable as error:
-                if once:
-                    raise
-                is_behind, failed = False, []
-                self._notice.say(f"{error}; trying again in {self._settings.job.interval_s:g} s")
-            if is_behind:
-                continue
+        job = self._settings.job
+        turns = Turns(self._turn, job.tables_at_once, job.interval_s)
+        with closing(self._topics):
+            failed = turns.run(partial(self._look, once=once), is_stopped, once=once)
+        failed = [*self._clashes, *failed]
+        if once and failed and not is_stopped():
+            raise JobError(f"not up to date: {'; '.join(failed)}")
+
+    def _look(self, *, once: bool) -> Sequence[TableSettings]:
+        """Return the tables of the topics that there are now."""
+        # A table's turn comes with a catalog that knows its topic, too.
+        self._topics.renew()
+        try:
+            with self._topics.catalog() as topics:
+                names = list(topics.topics())
+        except SourceUnavailable as error:
             if once:
-                if failed:
-                    raise JobError(f"not up to date: {'; '.join(failed)}")
-                return
-            while not is_stopped() and time.monotonic() < began + self._settings.job.interval_s:
-                time.sleep(POLL_EVERY_S)
+                raise
+            self._notice.say(f"{error}; trying again in {self._settings.job.interval_s:g} s")
+            return self._tables
+        self._tables, self._clashes = expanded(self._settings, names)
+        for problem in self._clashes:
+            self._notice.say(problem)
+        return self._tables
 
-    def round(self, is_stopped: Callable[[], bool] = lambda: False) -> tuple[bool, list[str]]:
-        """Make one commit to each table that has something to get.
+    def _turn(self, table: TableSettings, at_once: int) -> Outcome:
+        """Make one commit to a table that has something to get; it is one of so many at this time."""
+        try:
+            return Outcome(self._step(table, at_once))
+        except Exception as error:  # noqa: BLE001 - what catalogs and Spark raise has nothing in common
+            _LOG.debug("table %s", table.name, exc_info=True)
+            problem = f"{table.name}: {sentence_of(error)}"
+            self._notice.say(problem)
+            self._progress_of(table).failed(sentence_of(error))
+            return Outcome(False, problem)
 
-        Returns whether a table is still behind, and a sentence for each that failed.
-        """
-        is_behind = False
-        with closing(open_topics(self._settings.options())) as topics:
-            tables, failed = expanded(self._settings, topics.topics())
-            for problem in failed:
-                self._notice.say(problem)
-            for declared in tables:
-                if is_stopped():
-                    break
-                until, problem = self._problems.pop(declared.name, (0.0, ""))
-                if time.monotonic() < until:
-                    self._problems[declared.name] = until, problem
-                    failed.append(problem)
-                    continue
-                try:
-                    is_behind |= not self._step(declared, topics)
-                except Exception as error:  # noqa: BLE001 - what catalogs and Spark raise has nothing in common
-                    _LOG.debug("table %s", declared.name, exc_info=True)
-                    failed.append(f"{declared.name}: {sentence_of(error)}")
-                    self._notice.say(failed[-1])
-                    # Others may have a long way to go: this one waits for its next turn.
-                    self._problems[declared.name] = (
-                        time.monotonic() + self._settings.job.interval_s,
-                        failed[-1],
-                    )
-                    self._progress_of(declared).failed(sentence_of(error))
-        return is_behind, failed
-
-    def _step(self, declared: TableSettings, topics: Catalog) -> bool:
+    def _step(self, declared: TableSettings, at_once: int) -> bool:
         """Make one commit, if there is something to get; return whether nothing is left after it."""
         table = self._table(declared)
         before = covered(table) or Covered(declared.topic)
         if before.topic != declared.topic:
             raise JobError(f"the table has topic {before.topic}, not {declared.topic}: name another one")
-        step = self._plan(before, declared, topics)
+        with self._topics.catalog() as topics:
+            step = self._plan(before, declared, topics)
         self._report(step)
         if not (step.spans or step.cut):
             self._progress_of(declared).reached(table, step.topic_id)
             return True
         try:
-            table, files = self._written(table, declared, step)
+            table, files = self._written(table, declared, step, at_once)
             self._check_ids(declared.topic, step)
-            self._number += 1
-            batch = Batch(self._run, self._number, before, step.spans, files, step.cut)
+            batch = Batch(self._run, next(self._numbers), before, step.spans, files, step.cut)
             table = commit(partial(self._catalog.load_table, declared.name), batch)
         except Overtaken as error:
             self._notice.say(f"{error}: planning again")
             return False
-        self.done.commits += 1
-        self.done.rows += sum(one.footer.num_rows for one in files)
         error_rows = sum(one.error_rows for one in files)
-        self.done.error_rows += error_rows
-        self._notice.progress(self.done.rows, None)
+        with self._lock:
+            self.done.commits += 1
+            self.done.rows += sum(one.footer.num_rows for one in files)
+            self.done.error_rows += error_rows
+        self._notice.progress(*self._so_far())
         self._progress_of(declared).reached(table, step.topic_id, error_rows)
         self._upkeep.committed(table)
         return step.is_whole
@@ -184,15 +182,19 @@ class TablesJob:
                 f"partition {number} was restored to offset {at}: rows from there on are replaced"
             )
 
-    def _written(self, table: Table, declared: TableSettings, step: Step) -> tuple[Table, Sequence[Written]]:
+    def _written(
+        self, table: Table, declared: TableSettings, step: Step, at_once: int
+    ) -> tuple[Table, Sequence[Written]]:
         """Write the rows of a step, after the changes of the table's schema that they need.
 
         Raises Overtaken if another writer has changed the table's schema since.
         """
         if not step.spans:
             return table, ()
+        # With spark.scheduler.mode=FAIR Spark's tasks come from all pools in turn.
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", declared.name)
         how = values.value_settings(declared.values, self._settings.directory)
-        frame = self._frame(declared.topic, step)
+        frame = self._frame(declared.topic, step, at_once)
         ids = values.schema_ids(frame, how)
         plan = values.plan_rows(how, table.schema(), ids, [field.name for field in table.spec().fields])
         if plan.changes:
@@ -203,15 +205,22 @@ class TablesJob:
                 raise Overtaken(f"{declared.name}: another writer has changed the table") from error
             self._notice.say(f"{declared.name}: {'; '.join(plan.changes)}")
             table = self._catalog.load_table(declared.name)
-        total = sum(span.end - span.start for span in step.spans)
-        with watched(self._spark, self._notice, self.done.rows + total, self.done.rows):
-            return table, write(frame, table, plan.rows.of)
+        self._under_way[declared.name] = sum(span.end - span.start for span in step.spans)
+        try:
+            with watched(self._spark, self._notice, self._so_far):
+                return table, write(frame, table, plan.rows.of)
+        finally:
+            del self._under_way[declared.name]
 
-    def _frame(self, topic: str, step: Step) -> DataFrame:
+    def _so_far(self) -> tuple[int, int]:
+        """Return how many rows are in tables, and how many will be after the commits under way."""
+        return self.done.rows, self.done.rows + sum(list(self._under_way.values()))
+
+    def _frame(self, topic: str, step: Step, at_once: int) -> DataFrame:
         options = {**self._settings.source, **step.edges(topic), "includeHeaders": "true"}
         frame = self._spark.read.format("mpbroker").options(**options).load()
-        # More tasks than run at once would only make more files.
-        frame = frame.coalesce(self._spark.sparkContext.defaultParallelism)
+        # More tasks than run at once would only make more files, and leave no core to other tables.
+        frame = frame.coalesce(max(self._spark.sparkContext.defaultParallelism // at_once, 1))
         return frame.withColumn("_topic_id", F.lit(step.spans[0].topic_id).cast("string"))
 
     def _check_ids(self, topic: str, step: Step) -> None:
@@ -223,6 +232,14 @@ class TablesJob:
         ids = {number: id_text(found.topic_id) for (_, number), found in bounds.items()}
         if any(ids.get(span.partition, "") != span.topic_id for span in step.spans):
             raise JobError(f"topic {topic} was deleted or recreated while it was read: nothing was committed")
+
+    @property
+    def _catalog(self) -> IcebergCatalog:
+        """Return the catalog of this thread."""
+        if not hasattr(self._catalogs, "own"):
+            self._catalogs.own = open_catalog(self._settings.lake)
+        found: IcebergCatalog = self._catalogs.own
+        return found
 
     def _table(self, declared: TableSettings) -> Table:
         """Load a table; make it if it is not there."""
@@ -245,6 +262,43 @@ class TablesJob:
         if declared.name not in self._progress:
             self._progress[declared.name] = TableProgress(declared.name, self._settings.options())
         return self._progress[declared.name]
+
+
+class _Topics:
+    """Lends catalogs of topics, each to one thread at a time. They are some seconds old at most."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        # With the times at which they were opened.
+        self._idle: list[tuple[float, Catalog]] = []
+        self._since_s = 0.0
+
+    def renew(self) -> None:
+        """Lend no catalog again that was opened before this call."""
+        self._since_s = time.monotonic()
+
+    @contextmanager
+    def catalog(self) -> Iterator[Catalog]:
+        """Lend an idle catalog, or a new one. Raises SourceUnavailable, OptionError."""
+        opened_s, found = self._popped() or (time.monotonic(), open_topics(self._settings.options()))
+        try:
+            yield found
+        finally:
+            self._idle.append((opened_s, found))
+
+    def _popped(self) -> tuple[float, Catalog] | None:
+        with suppress(IndexError):
+            while True:
+                opened_s, found = self._idle.pop()
+                if opened_s >= max(self._since_s, time.monotonic() - LOOK_EVERY_S):
+                    return opened_s, found
+                found.close()
+        return None
+
+    def close(self) -> None:
+        """Close those that are idle."""
+        while self._idle:
+            self._idle.pop()[1].close()
 
 
 def _spec(unit: str, source_id: int) -> PartitionSpec:

@@ -64,8 +64,15 @@ def plan_step(
             step.ahead.append(f"{name} may be read up to offset {end}, and the table has it up to {start}")
         elif end > start:
             step.spans.append(Span(*log, start, end, lineage.epoch))
-    _limit(step, most_offsets)
+    there, step.spans = step.spans, limited(step.spans, most_offsets)
+    step.is_whole = step.spans == there
     return step
+
+
+def limited(spans: list[Span], most: int) -> list[Span]:
+    """Return the first `most` offsets or so of spans, of each in proportion."""
+    total = sum(span.end - span.start for span in spans)
+    return spans if total <= most else [_first(span, most, total) for span in spans]
 
 
 def epochs_of(before: Covered, topic_id: bytes | None) -> dict[int, int]:
@@ -76,14 +83,6 @@ def epochs_of(before: Covered, topic_id: bytes | None) -> dict[int, int]:
 
 def id_text(topic_id: bytes | None) -> str | None:
     return None if topic_id is None else uuid_text(topic_id)
-
-
-def _limit(step: Step, most: int) -> None:
-    """Leave the first `most` offsets or so of a step, of each partition in proportion."""
-    total = sum(span.end - span.start for span in step.spans)
-    if total > most:
-        step.is_whole = False
-        step.spans = [_first(span, most, total) for span in step.spans]
 
 
 def _first(span: Span, most: int, total: int) -> Span:

@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -36,10 +36,11 @@ class TableSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class JobSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How often the job commits, and of how many offsets of a table at once at most."""
+    """How often the job commits, of how many offsets of a table at most, and to how many tables at once."""
 
     interval_s: float = 60
     offsets_per_commit: int = 20_000_000
+    tables_at_once: Annotated[int, msgspec.Meta(ge=1)] = 4
     fail_on_data_loss: bool = True
 
 
@@ -67,7 +68,7 @@ def read_settings(path: Path) -> Settings:
     """Read the file. Raises JobError, OSError."""
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
-        tables = tuple(_declared(one) for one in given.pop("tables", ()))
+        tables = tuple(_table_settings(one) for one in given.pop("tables", ()))
         settings = msgspec.convert({**given, "tables": (), "directory": path.parent}, Settings)
         settings = msgspec.structs.replace(settings, tables=tables)
         _check(settings)
@@ -104,7 +105,7 @@ def expanded(settings: Settings, topics: Iterable[str]) -> tuple[list[TableSetti
     return list(taken.values()), problems
 
 
-def _declared(given: dict[str, Any]) -> TableSettings:
+def _table_settings(given: dict[str, Any]) -> TableSettings:
     """Separate the fields of a table from those of its values. Raises ValidationError."""
     ours = {key: given[key] for key in given.keys() & _OURS}
     values = {key: given[key] for key in given.keys() - _OURS}

@@ -138,7 +138,7 @@ def plan_rows(
     decoders: dict[SchemaId | None, Decoding | Bytes | str] = {}
     if declared.registry is None:
         try:
-            wanted, decoders[None] = _declared(declared)
+            wanted, decoders[None] = _without_registry(declared)
             current, more = evolve(current, wanted, taken)
         except SchemaError as error:
             raise OptionError(f"schema: {error}") from error
@@ -166,7 +166,7 @@ def plan_rows(
     return RowPlan(current, tuple(changes), Rows(arrow, decoders, is_framed=declared.registry is not None))
 
 
-def _declared(declared: ValueSettings) -> tuple[StructType, Decoding | Bytes]:
+def _without_registry(declared: ValueSettings) -> tuple[StructType, Decoding | Bytes]:
     """Return the fields of values by a declaration without a registry, and their decoding."""
     text = declared.schema
     if text is None:

@@ -6,8 +6,6 @@ import errno
 import os
 import re
 import shutil
-import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -43,6 +41,7 @@ from mpbroker.storage.directory_layout import check_log_dirs, write_clean_shutdo
 from mpbroker.storage.segments import batches_of
 from tests.support.file_trees import tree
 from tests.support.kafka_directory import NODE, KafkaDirectory, election, encoded, register
+from tests.support.killed_moves import killed_at
 
 SCRAM = UserScramCredentialRecord("alice", 1, b"salt", b"stored", b"server", 4096)
 MORE = encoded(
@@ -198,9 +197,8 @@ def test_other_replicas(tmp_path: Path) -> None:
 
 def test_tiered_storage(tmp_path: Path) -> None:
     more = encoded(ConfigRecord(2, "orders", "remote.storage.enable", "true"))
-    assert "topics with tiered storage have records elsewhere: orders" in refused(
-        KafkaDirectory(tmp_path, more=more).write()
-    )
+    says = "topics have records in an object store: orders. Import it, too, with mpbroker remote import"
+    assert says in refused(KafkaDirectory(tmp_path, more=more).write())
 
 
 def test_an_unclean_stop(tmp_path: Path) -> None:
@@ -367,7 +365,7 @@ def unable(*_: object) -> NoReturn:
 
 @pytest.mark.parametrize(
     ("part", "fails", "error"),
-    [("exchange.exchange", unable, CannotMove), ("from_kafka.load", full, OSError)],
+    [("exchange.exchange", unable, CannotMove), ("new_log.load", full, OSError)],
 )
 def test_a_failure_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, fails: Callable[..., Any], error: type
@@ -429,33 +427,6 @@ def test_the_command_says_what_it_does(tmp_path: Path, capsys: pytest.CaptureFix
 # ---- kills
 
 
-CHANGES = ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "ctypes.dlsym")
-WRITES = os.O_WRONLY | os.O_RDWR | os.O_DIRECTORY  # a directory is opened to be synced
-
-
-def killed_at(path: Path, step: int) -> bool:
-    """Import in a process that is killed before its `step`th change of a file; False if it ended first."""
-    if child := os.fork():
-        _, status = os.waitpid(child, 0)
-        assert os.WIFSIGNALED(status) or os.waitstatus_to_exitcode(status) == 0
-        return os.WIFSIGNALED(status)
-    left = step
-
-    def count(event: str, words: tuple[Any, ...]) -> None:
-        nonlocal left
-        if event in CHANGES or (event == "open" and words[2] & WRITES):
-            left -= 1
-            if left < 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    try:
-        sys.addaudithook(count)
-        import_([path], is_dry=False)
-    except BaseException:  # noqa: BLE001 - the fork exits in any case
-        os._exit(1)
-    os._exit(0)
-
-
 def test_a_kill_at_any_step_leaves_kafkas_directory_or_ours(tmp_path: Path) -> None:
     """And in either case the import can be done again, or is done."""
     kafkas, ours, step = 0, 0, 0
@@ -463,7 +434,7 @@ def test_a_kill_at_any_step_leaves_kafkas_directory_or_ours(tmp_path: Path) -> N
     while is_killed:
         kafka = KafkaDirectory(tmp_path / str(step), more=MORE).write()
         theirs = tree(kafka.metadata)
-        is_killed = killed_at(kafka.path, step)
+        is_killed = killed_at(lambda path=kafka.path: import_([path], is_dry=False), step)
         step += 1
         if tree(kafka.metadata) == theirs:
             kafkas += 1

@@ -295,8 +295,12 @@ def test_a_stream_goes_on_with_each_cut(filled: BucketWorld, writer: PartitionWr
             run.plan(ahead, ahead)
 
 
+@pytest.mark.parametrize("is_standby", [False, True])
 @pytest.mark.usefixtures("always_new")
-def test_a_checkpoint_notices_a_restore(filled: BucketWorld, writer: PartitionWriter, log_dir: Path) -> None:
+def test_a_checkpoint_notices_a_restore(
+    filled: BucketWorld, writer: PartitionWriter, log_dir: Path, *, is_standby: bool
+) -> None:
+    """Check it for a standby that takes over, too: it goes on at the newest cut with acks=local."""
     before = filled.ledger.state.cuts[-1].event.taken_ms
     with closing(stream(filled.url)) as run:
         run.next_end(run.initial())
@@ -305,7 +309,10 @@ def test_a_checkpoint_notices_a_restore(filled: BucketWorld, writer: PartitionWr
         filled.upload("t", row_of(writer))
         at = run.next_end(run.initial())
         assert at["t"]["0"] == 300
-    filled.restore(before)
+    if is_standby:
+        filled.stand_in()
+    else:
+        filled.restore(before)
     # As the restored broker has it: 250 offsets, and others behind them, in another epoch.
     assert BucketCatalog(filled.url, read_committed=True).lineages({("t", 0): 0})["t", 0] == Lineage(0, -1)
     writer.directory.rename(log_dir / "former")

@@ -391,12 +391,18 @@ def test_json_that_does_not_fit_is_corrupt_or_refused(registry: SchemaRegistry) 
         framing.prefix(number) + b"[]",
         framing.prefix(number) + b"{",
         framing.prefix(number) + b'{"id": "x"}',
+        framing.prefix(number) + b'{"id": 1e-999999999}',
+        framing.prefix(number) + b'{"id": 1e999999999}',
         framing.prefix(avro) + b"{}",
         b"{}",
     ]
     good, *bad = decoding.decode(pa.array(data, pa.binary())).to_pylist()
     assert (good["id"], good["any"], good["tree"]) == (5, '{"a":[1]}', {"inner": '{"inner":null}'})
-    for row, said in zip(bad, ("an object", "truncated", "'x'", "is AVRO", "does not begin"), strict=True):
+    reasons = (
+        *("an object", "truncated", "'x'", "beyond all decimals", "beyond all decimals"),
+        *("is AVRO", "does not begin"),
+    )
+    for row, said in zip(bad, reasons, strict=True):
         assert said in row[CORRUPT]["error"]
     schema = open_schemas(registry.url).by_id(number)
     with pytest.raises(ValueError, match=r"does not fit the JSON schema: .*'id' is a required"):

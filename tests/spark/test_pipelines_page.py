@@ -33,10 +33,10 @@ def commands() -> dict[str, list[str]]:
 
 
 def test_there_is_a_command_for_each_job() -> None:
-    assert list(commands()) == ["archive", "replay", "mirror", "audit", "sessions"]
+    assert list(commands()) == ["mirror", "audit", "sessions"]
 
 
-@pytest.mark.parametrize("job", ["archive", "replay", "mirror", "audit", "sessions"])
+@pytest.mark.parametrize("job", ["mirror", "audit", "sessions"])
 def test_a_command_is_understood(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What it then does is in test_jobs and test_stream_jobs."""
 

@@ -305,7 +305,7 @@ def test_a_partition_that_is_always_somewhere_else_is_not_looked_for_for_ever(
         shutil.move(directory, other if directory.parent == log_dir else log_dir)
         raise SegmentGone(f"{directory} is gone")
 
-    monkeypatch.setattr(read_local, "spans", leaves)
+    monkeypatch.setattr(read_local, "segment_ranges", leaves)
     with pytest.raises(DataLoss, match=r"in another log directory than .* again and again"):
         list(reader.read(partition))
     assert len(moves) == read_local.TRIES + 1

@@ -7,6 +7,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from msgspec.structs import replace
 
 from mpbroker.ipc.standby_lag import StandbyLag
 from mpbroker.protocol.topic_names import METADATA_TOPIC_ID
@@ -15,6 +16,7 @@ from mpbroker.remote.cuts.manifest import BUNDLES, shipped_name
 from mpbroker.remote.ledger.entries import Writer, digest, encode_entry, entry_name
 from mpbroker.remote.ledger.events import (
     CutsRemoved,
+    Event,
     Shipped,
     ShippedRange,
     SnapshotWritten,
@@ -26,7 +28,7 @@ from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.snapshots import Snapshot, encode_snapshot, snapshot_name
 from mpbroker.remote.restore.mirror import Mirror, unfinished
 from mpbroker.remote.restore.plan import make_plan
-from mpbroker.remote.restore.shipped import apply_all_shipped
+from mpbroker.remote.restore.shipped import apply_all_shipped, shipped_after
 from mpbroker.remote.store.object_store import StoreError
 from mpbroker.standby.follower import SLEPT_NS, CannotFollow, Follower
 from mpbroker.standby.replica import Replica
@@ -244,11 +246,48 @@ def test_what_consumers_read_is_a_cut_of_the_generation_that_leads(followed: Fol
     shipped(followed, 1, SEGMENT, b"second")
     follower.poll()
     assert followed.mirror() == before
-    reader = read(followed.world.objects)
-    body = encode_entry(Writer(2, "other", "start"), reader.seq + 1, reader.digest, 0, [taken_over()])
-    assert followed.world.objects.create(entry_name(reader.seq + 1), body)
+    others_entry(followed, taken_over())
     follower.poll()
     assert follower.partitions == []
+
+
+def test_what_consumers_read_after_a_take_over_is_a_cut_of_the_new_owner(followed: Followed) -> None:
+    """Check it for one that follows only then: the former owner's cut is of another leader's epochs."""
+    followed.world.open("0/t-0", TOPIC_ID)
+    followed.world.cut()
+    others_entry(followed, taken_over())
+    mirror = Mirror(followed.store, followed.log_dirs, is_read=True)
+    parts = followed.store, followed.log_dirs, mirror, StandbyWatch(STANDBY, LEASE_MS)
+    follower = Follower(LedgerReader(followed.store), *parts, replica=Replica(followed.log_dirs))
+    follower.poll()
+    assert (follower.readable_of[0], follower.partitions) == (1, [])
+    state = read(followed.world.objects)
+    cut = followed.world.cutter.make(state.state)
+    others_entry(followed, cut.event(state.state, state.seq))
+    follower.poll()
+    assert follower.readable_of == (2, cut.manifest.taken_ms)
+    assert [one.topic_id for one in follower.partitions or ()] == [TOPIC_ID]
+
+
+def others_entry(followed: Followed, event: Event) -> None:
+    """Have another owner write an entry."""
+    reader = read(followed.world.objects)
+    body = encode_entry(Writer(2, "other", "start"), reader.seq + 1, reader.digest, 0, [event])
+    assert followed.world.objects.create(entry_name(reader.seq + 1), body)
+
+
+def test_what_a_restore_has_undone_is_not_in_the_mirror(followed: Followed) -> None:
+    """Check that nobody who follows, or restores again, brings back what was shipped after the cut."""
+    followed.world.cut()
+    cut = read(followed.world.objects).state.cuts[-1].event
+    shipped(followed, 1, SEGMENT, b" and undone")
+    others_entry(followed, replace(taken_over(), cut_id=cut.cut_id, by_standby=False, shipped=cut.shipped))
+    end = len(b"first")
+    again = ShippedRange("0/t-0", TOPIC_ID, 0, ((0, end, 6),), (1, 0, end + 6))
+    others_entry(followed, Shipped(2, (again,), b" again"))
+    followed.follower.poll()
+    assert followed.mirror()[f"0/{SEGMENT}"] == b"first again"
+    assert [one.number for one in shipped_after(followed.store, make_plan(followed.store))] == [2]
 
 
 def taken_over() -> TakenOver:

@@ -11,9 +11,10 @@ from mpbroker.ipc.table import Partition, pack_partition
 from mpbroker.remote.cuts.cutter import Cut, Cutter
 from mpbroker.remote.cuts.files import Row
 from mpbroker.remote.cuts.instant import Broker, Rows
-from mpbroker.remote.ledger.events import SegmentAdded, TopicSet
+from mpbroker.remote.ledger.claim import new_claim, settle
+from mpbroker.remote.ledger.events import SegmentAdded, TakenOver, TopicSet
 from mpbroker.remote.restore.plan import make_plan
-from mpbroker.remote.restore.take_over import take_over, write_owner
+from mpbroker.remote.restore.take_over import TakenLedger, take_over, take_over_events, write_owner
 from mpbroker.remote.store.directory import DirectoryStore
 from mpbroker.remote.store.object_store import ObjectStore
 from mpbroker.remote.tier.backlog import Candidate, Sealed
@@ -88,6 +89,15 @@ class BucketWorld:
         """Have a restored broker take the ledger over. Its log directory is that of before."""
         _, taken = take_over(lambda: make_plan(self.store, before_ms), is_forced=True)
         write_owner(self._owner, taken)
+        self.again()
+
+    def stand_in(self) -> None:
+        """Have a standby take the ledger over, as `restore` does it."""
+        plan = make_plan(self.store)
+        taken = TakenOver("cluster", 2, "there", plan.cut.cut_id, by_standby=True)
+        claim = new_claim(plan.ledger, take_over_events(plan, taken))
+        assert settle(plan.ledger, claim)
+        write_owner(self._owner, TakenLedger(claim.writer, claim.seq))
         self.again()
 
 

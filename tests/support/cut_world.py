@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+import random
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from mpbroker.ipc.table import Partition, PartitionFlag, pack_partition
@@ -72,10 +74,10 @@ class CutWorld:
         self.shipped = 0
         self.again()
 
-    def open(self, path: str, topic_id: bytes) -> None:
+    def open(self, path: str, topic_id: bytes, flags: int = 0) -> None:
         """Have an empty partition in the table, which nobody appends to."""
         log_dir, partition = int(path.partition("/")[0]), int(path.rpartition("-")[2])
-        live = PartitionFlag.PARTITION_LIVE
+        live = PartitionFlag.PARTITION_LIVE | flags
         now = Partition(topic_id, partition, 1, live, 0, 0, log_dir, *[0] * 8)
         self._rows.found[path] = Row(1, pack_partition(now), topic_id, partition)
 
@@ -128,3 +130,23 @@ def contents(log_dirs: Sequence[Path]) -> dict[str, bytes]:
         for path in log_dir.rglob("*")
         if path.is_file()
     }
+
+
+def change_a_file(log_dirs: Sequence[Path], chance: random.Random, other: Callable[[Path], object]) -> None:
+    """Change some file of a partition as a log may do it; now and then do something other with its path."""
+    path = chance.choice(log_dirs) / f"t-{chance.randrange(3)}"
+    path = path / f"{chance.randrange(2):020d}{chance.choice(['.log', '.index', '.snapshot'])}"
+    path.parent.mkdir(exist_ok=True)
+    match chance.randrange(7):
+        case 0 if path.exists():
+            path.unlink()
+        case 1 if path.exists():
+            os.truncate(path, chance.randrange(path.stat().st_size + 1))
+        case 2:
+            path.with_suffix(".new").write_bytes(chance.randbytes(chance.randrange(2000)))
+            path.with_suffix(".new").rename(path)
+        case 3:
+            other(path)
+        case _:
+            with path.open("ab") as file:
+                file.write(chance.randbytes(chance.randrange(1000)))

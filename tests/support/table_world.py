@@ -169,7 +169,10 @@ class LocalJob(job.TablesJob):
         super().__init__(SimpleNamespace(), settings, Silent())  # type: ignore[arg-type]
         self._log = log
 
-    def _written(self, table: Any, declared: TableSettings, step: Step) -> tuple[Any, Sequence[Written]]:
+    def _written(
+        self, table: Any, declared: TableSettings, step: Step, at_once: int
+    ) -> tuple[Any, Sequence[Written]]:
+        assert at_once == 1
         plan = values.plan_rows(values.value_settings(declared.values, Path()), table.schema())
         return table, list(row_files(table, plan.rows.of).files(self._batches(step)))
 

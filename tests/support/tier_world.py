@@ -21,7 +21,7 @@ from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.store.object_store import ObjectStore
 from mpbroker.remote.tier.leadership import Leadership
-from mpbroker.remote.tier.places import Places
+from mpbroker.remote.tier.places import Key, Places
 from mpbroker.remote.tier.remote_writer import RemoteWriter
 from mpbroker.remote.tier.renewing import Renewing
 from mpbroker.remote.tier.tier_store import TierStore
@@ -48,6 +48,8 @@ class TierWorld:
     settings: dict[str, str] = field(default_factory=dict)
     memory_store: MemoryStore = field(default_factory=MemoryStore)
     version_of_config: int = 5
+    # Partitions of which the newest cut needs what the store has.
+    needed: set[Key] = field(default_factory=set)
     # CLOCK_BOOTTIME of the lease.
     now_ns: int = 1_000_000_000_000
 
@@ -132,7 +134,10 @@ class TierWorld:
             *(config, CLUSTER, memory.words("remote"), self.context.counters, leadership),
             opened=lambda _url, _timeout_ms: self.store,
         )
-        self.writer = RemoteWriter(config, self.tier, self.topics, places, self.context.counters, leadership)
+        self.writer = RemoteWriter(
+            *(config, self.tier, self.topics, places, self.context.counters, leadership),
+            cut_needs=lambda key: key in self.needed,
+        )
         self.renewing = Renewing(self.tier, leadership, config.mpbroker_remote_lease_ms)
 
     def turn(self) -> None:

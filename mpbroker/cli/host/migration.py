@@ -1,4 +1,7 @@
-"""`mpbroker export` and `mpbroker import`: hand log directories over to Kafka, or take over Kafka's."""
+"""`mpbroker export` and `mpbroker import`: hand log directories over to Kafka, or take over Kafka's.
+
+`mpbroker remote export` and `mpbroker remote import` do the same with directories and their object store.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -15,38 +18,66 @@ from mpbroker.cli.errors import USAGE_ERROR, CliError, file_error
 from mpbroker.cli.flags import DryRun, Json, flag, option
 from mpbroker.cli.text.output import counted, print_json
 from mpbroker.config.listeners import parse_host_port
+from mpbroker.config.remote import REMOTE_URL, SYSTEM_ENABLE
 from mpbroker.ipc.process import FatalError
 from mpbroker.migration import from_kafka, to_kafka
+from mpbroker.migration.bucket_export import Bucket
 from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.moved import Moved
+from mpbroker.remote.store.object_store import StoreError
+from mpbroker.remote.store.opening import StoreRefused, open_store
+from mpbroker.remote.store.self_test import StoreUnfit
 
 LogDirectories = Annotated[list[Path], typer.Argument(metavar="DIR...", hidden=True, readable=False)]
+Controller = Annotated[str, option("--controller", "HOST:PORT", "Where Kafka's controller is to listen.")]
+SetAsideStrays = Annotated[
+    bool, flag("--set-aside-strays", "Accept partitions of unknown topics; a start sets them aside.")
+]
+StoreUrl = Annotated[str, option("--url", "URL", "The object store, as mpbroker.remote.url.")]
+CONTROLLER: Final = "localhost:9093"
+_REQUEST_TIMEOUT_MS: Final = 60_000
 
 
 def export(
-    paths: LogDirectories,
-    controller: Annotated[
-        str, option("--controller", "HOST:PORT", "Where Kafka's controller is to listen.")
-    ] = "localhost:9093",
-    dry_run: DryRun = False,
-    json: Json = False,
+    paths: LogDirectories, controller: Controller = CONTROLLER, dry_run: DryRun = False, json: Json = False
 ) -> None:
     """Turn a broker's directories into Apache Kafka's.
 
     Stop the broker first. Name all of log.dirs. The broker can still use them until Kafka has been started.
     """
-    with _refusals(paths):
-        done = to_kafka.export(paths, _controller(controller), is_dry=dry_run)
-    if json:
-        print_json({"dry_run": dry_run, **_members(done)})
+    _export(paths, controller, is_dry=dry_run, as_json=json)
+
+
+def remote_export(
+    paths: LogDirectories,
+    url: StoreUrl,
+    controller: Controller = CONTROLLER,
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Turn a broker's directories and its object store into those of an Apache Kafka with Aiven's plug-in.
+
+    Stop the broker first. Name all of log.dirs. From then on only `mpbroker remote import` brings them back.
+    """
+    _export(paths, controller, is_dry=dry_run, as_json=json, url=url)
+
+
+def _export(
+    paths: list[Path], controller: str, *, is_dry: bool, as_json: bool, url: str | None = None
+) -> None:
+    where = _controller(controller)
+    with _refusals(paths, url):
+        done = to_kafka.export(paths, where, is_dry=is_dry, bucket=_opened(url))
+    if as_json:
+        print_json({"dry_run": is_dry, **_members(done)})
         return
-    _print_counts(done, "would be exported" if dry_run else "exported")
-    _print_lines("would be written:" if dry_run else "written:", done.files)
+    _print_counts(done, "would be exported" if is_dry else "exported")
+    _print_lines("would be written:" if is_dry else "written:", done.files)
     _print_lines("note:", done.notes)
     _print_lines("settings of Apache Kafka's server.properties:", done.settings)
-    if not dry_run:
+    if not is_dry:
         sys.stdout.write("Start Kafka with them: kafka-server-start.sh server.properties\n")
-    _print_dry(is_dry=dry_run)
+    _print_dry(is_dry=is_dry)
 
 
 def _controller(text: str) -> tuple[str, int]:
@@ -62,36 +93,72 @@ def _controller(text: str) -> tuple[str, int]:
 def import_(
     paths: LogDirectories,
     dry_run: DryRun = False,
-    set_aside_strays: Annotated[
-        bool, flag("--set-aside-strays", "Accept partitions of unknown topics; a start sets them aside.")
-    ] = False,
+    set_aside_strays: SetAsideStrays = False,
     json: Json = False,
 ) -> None:
     """Take over the directories of a stopped Apache Kafka 4 node.
 
     Name all of log.dirs, and metadata.log.dir.
     """
-    with _refusals(paths):
-        done = from_kafka.import_(paths, is_dry=dry_run, sets_strays_aside=set_aside_strays)
-    if json:
-        print_json({"dry_run": dry_run, **_members(done)})
+    _import(paths, is_dry=dry_run, sets_strays_aside=set_aside_strays, as_json=json)
+
+
+def remote_import(
+    paths: LogDirectories,
+    url: StoreUrl,
+    dry_run: DryRun = False,
+    set_aside_strays: SetAsideStrays = False,
+    json: Json = False,
+) -> None:
+    """Take over the directories of a stopped Apache Kafka 4 node, and the object store of Aiven's plug-in.
+
+    Name all of log.dirs, in its order, and metadata.log.dir. No object is copied.
+    """
+    _import(paths, is_dry=dry_run, sets_strays_aside=set_aside_strays, as_json=json, url=url)
+
+
+def _import(
+    paths: list[Path], *, is_dry: bool, sets_strays_aside: bool, as_json: bool, url: str | None = None
+) -> None:
+    with _refusals(paths, url):
+        done = from_kafka.import_(
+            paths, is_dry=is_dry, sets_strays_aside=sets_strays_aside, bucket=_opened(url)
+        )
+    if as_json:
+        print_json({"dry_run": is_dry, **_members(done)})
         return
-    _print_counts(done, "would be imported" if dry_run else "imported")
+    _print_counts(done, "would be imported" if is_dry else "imported")
     _print_lines("not taken over:", done.left)
-    if not dry_run:
-        sys.stdout.write(f"Kafka's metadata are kept in {done.kept}\n")
-        log_dirs, node_id = ",".join(done.log_dirs), f"node.id={done.node_id}"
-        command = ["mpbroker", "serve", "--log-dirs", log_dirs, "-o", node_id]
+    if not is_dry:
+        if done.kept:
+            sys.stdout.write(f"Kafka's metadata are kept in {done.kept}\n")
+        options = [f"node.id={done.node_id}"]
+        if url is not None:
+            options += [f"{SYSTEM_ENABLE}=true", f"{REMOTE_URL}={url}"]
+        command = ["mpbroker", "serve", "--log-dirs", ",".join(done.log_dirs)]
+        command += [word for one in options for word in ("-o", one)]
         sys.stdout.write(f"Start mpbroker with Kafka's server.properties (-c), or: {shlex.join(command)}\n")
-    _print_dry(is_dry=dry_run)
+        if url is not None:
+            sys.stdout.write(
+                f"server.properties needs {REMOTE_URL}={url}, and must not name classes of a plug-in\n"
+            )
+    _print_dry(is_dry=is_dry)
+
+
+def _opened(url: str | None) -> Bucket | None:
+    return None if url is None else Bucket(url, open_store(url, _REQUEST_TIMEOUT_MS, "--url"))
 
 
 @contextmanager
-def _refusals(paths: list[Path]) -> Iterator[None]:
+def _refusals(paths: list[Path], url: str | None) -> Iterator[None]:
     try:
         yield
     except (CannotMove, FatalError) as error:
         raise CliError(f"{error}. Nothing was changed") from error
+    except StoreRefused as error:
+        raise CliError(str(error), USAGE_ERROR) from error
+    except (StoreError, StoreUnfit) as error:
+        raise CliError(f"{url}: {error}. Run the same command again when the object store answers") from error
     except OSError as error:
         raise file_error(error, paths[0]) from error
 
@@ -107,6 +174,7 @@ def _print_counts(done: Moved, what: str) -> None:
         counted(done.acls, "ACL"),
         counted(done.quotas, "quota"),
         counted(done.tokens, "delegation token"),
+        *([counted(done.segments, "segment") + " in the object store"] if done.segments else []),
     ]
     sys.stdout.write(f"cluster {done.cluster_id}, node {done.node_id}\n{what}: {', '.join(parts)}\n")
 

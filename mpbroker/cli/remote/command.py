@@ -6,11 +6,16 @@ from typing import Annotated
 
 import typer
 
-from mpbroker.cli.app import App
+from mpbroker.cli.app import App, Part
 from mpbroker.cli.flags import COMPLETE_TOPICS, ClusterAddress, Json, TopicName, flag, option
 from mpbroker.cli.host.local_broker import LocalBroker
 
 remote_app = App(no_args_is_help=True)
+_MIGRATION = "mpbroker.cli.host.migration"
+_EXPORT = "Turn a broker's directories and object store into Apache Kafka's."
+_IMPORT = "Take over the directories and the object store of a stopped Apache Kafka."
+remote_app.add_part(Part("export", _MIGRATION, "remote_export", _EXPORT))
+remote_app.add_part(Part("import", _MIGRATION, "remote_import", _IMPORT))
 Url = Annotated[
     str | None,
     option("--url", "URL", "Where the object store is, as mpbroker.remote.url; no broker is asked then."),

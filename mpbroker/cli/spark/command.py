@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 import time
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,13 +17,13 @@ import typer
 from mpbroker.cli.app import App
 from mpbroker.cli.errors import USAGE_ERROR, CliError, file_named
 from mpbroker.cli.flags import Json, flag, option
-from mpbroker.cli.spark.job import measured, rate, running, until_stopped
-from mpbroker.cli.text.numbers import INT, LONG, SECONDS
+from mpbroker.cli.spark.job import running, until_stopped
+from mpbroker.cli.text.numbers import SECONDS
 from mpbroker.cli.text.output import counted, print_json, print_table
 from mpbroker.reading.errors import OptionError
 
 if TYPE_CHECKING:
-    from mpbroker.spark.jobs import ArchiveSettings, Audit, Source
+    from mpbroker.spark.jobs import Audit, Source
 
 spark_app = App(no_args_is_help=True)
 
@@ -74,97 +73,6 @@ SinkOption = Annotated[
 ]
 
 
-@spark_app.command("archive")
-def spark_archive(
-    to: Annotated[Path, option("--to", "DIR", "The archive; made if it is not there.", readable=False)],
-    topics: Topics = None,
-    pattern: Pattern = None,
-    log_dir: LogDir = None,
-    bootstrap: Servers = None,
-    partition_by: Annotated[
-        str, option("--partition-by", "COLUMNS", "Directories: topic; topic,date; or topic,date,hour (UTC).")
-    ] = "topic,date",
-    compact: Annotated[
-        bool, flag("--compact", "Afterwards make few large files of many small ones.")
-    ] = False,
-    file_mb: Annotated[
-        int, option("--file-mb", "N", "How large compacted files get.", min=1, callback=INT)
-    ] = 128,
-    records_per_run: Annotated[
-        int, option("--records-per-run", "N", "Records that are committed at once.", min=1, callback=LONG)
-    ] = 20_000_000,
-    fail_on_data_loss: Loss = True,
-    option: Extra = None,
-    json: Json = False,
-    master: Master = None,
-) -> None:
-    """Write new records as Parquet, each record once.
-
-    Readers of DIR see a run when all of it is there: spark.read.parquet("DIR/data"). They never see what a
-    killed job left, and the next job continues from the last run.
-    """
-    source = _source(topics, pattern, log_dir, bootstrap, option, fail_on_data_loss=fail_on_data_loss)
-    from mpbroker.spark import jobs
-
-    try:
-        columns = tuple(jobs.partitioning(partition_by))
-    except jobs.JobError as error:
-        raise CliError(str(error), USAGE_ERROR) from error
-    settings = jobs.ArchiveSettings(source, to, columns, records_per_run)
-    _archive(settings, master, file_mb if compact else None, as_json=json)
-
-
-@spark_app.command("replay")
-def spark_replay(
-    archive: Annotated[Path, typer.Argument(metavar="DIR", hidden=True, readable=False)],
-    bootstrap: Annotated[str, option("--bootstrap-server -b", "HOST:PORT,…", "Brokers to write to.")],
-    topics: Annotated[str | None, option("--topics", "TOPIC,…", "Only these; default: all.")] = None,
-    to_topic: Annotated[
-        str | None, option("--to-topic", "TOPIC", "All into this one; default: each into its own.")
-    ] = None,
-    keep_partitions: Annotated[
-        bool, flag("--keep-partitions", "Into partitions of the same numbers; else by key.")
-    ] = False,
-    name: Annotated[
-        str, option("--name", "NAME", "Of this replay; its progress is kept under it.")
-    ] = "replay",
-    exactly_once: Annotated[
-        bool, flag("--exactly-once", "In transactions: readers of committed records see each record once.")
-    ] = False,
-    option: Annotated[
-        list[str] | None, option("--option", "KEY=VALUE", "Any option of the sink; repeatable.")
-    ] = None,
-    json: Json = False,
-    master: Master = None,
-) -> None:
-    """Write an archive back into topics.
-
-    DIR is an archive. Keys, values, headers, timestamps and the order in each partition stay. Records that a
-    job of the same name has written are skipped, except those of the step in which it was killed;
-    --exactly-once skips these, too.
-    """
-    needs_spark()
-    from mpbroker.spark import jobs
-
-    settings = jobs.ReplaySettings(
-        archive,
-        _sink({**_options(option), "kafka.bootstrap.servers": bootstrap}),
-        name,
-        tuple(one for one in (topics or "").split(",") if one),
-        to_topic,
-        keep_partitions=keep_partitions,
-        exactly_once=exactly_once,
-    )
-    began = time.monotonic()
-    with running("replay", master, as_json=json) as (spark, notice):
-        done = jobs.replay(spark, settings, notice)
-        notice.end(
-            f"{counted(done.records, 'record')} written to {bootstrap} in "
-            f"{counted(done.steps, 'step')}, {rate(done.records, began)}",
-            {**measured(done.records, began), "steps": done.steps, "bootstrap_servers": bootstrap},
-        )
-
-
 @spark_app.command("mirror")
 def spark_mirror(
     to: Annotated[str, option("--to", "HOST:PORT,…", "Brokers to write to.")],
@@ -202,7 +110,7 @@ def spark_mirror(
 
     settings = jobs.MirrorSettings(
         source,
-        _sink({**_options(sink_option), "kafka.bootstrap.servers": to}),
+        checked_sink({**options_of(sink_option), "kafka.bootstrap.servers": to}),
         checkpoint,
         name,
         prefix,
@@ -299,7 +207,7 @@ def _source(
     needs_spark()
     from mpbroker.spark.jobs import Source
 
-    options = _options(extra)
+    options = options_of(extra)
     made = Source(topics, pattern, log_dir, bootstrap, fail_on_data_loss, options)
     if (topics is None) == (pattern is None):
         raise CliError("name topics (orders,payments) or a --pattern, one of the two", USAGE_ERROR)
@@ -315,7 +223,7 @@ def _source(
     return made
 
 
-def _options(given: list[str] | None) -> dict[str, str]:
+def options_of(given: list[str] | None) -> dict[str, str]:
     """Parse KEY=VALUE options. Raises CliError."""
     options = {}
     for one in given or []:
@@ -330,7 +238,7 @@ def _sessions_target(
     directory: Path | None, topic: str | None, bootstrap: str | None, extra: list[str] | None
 ) -> tuple[Path | str, dict[str, str]]:
     """Return a directory or a topic, and the options of the sink. Raises CliError."""
-    options = _options(extra)
+    options = options_of(extra)
     if directory is not None and topic is None:
         if options:
             raise CliError("--sink-option is for --to-topic", USAGE_ERROR)
@@ -339,10 +247,10 @@ def _sessions_target(
         raise CliError("say where sessions go: --to for files or --to-topic, one of the two", USAGE_ERROR)
     if bootstrap is None:
         raise CliError("--to-topic needs --bootstrap-server, the brokers to write to", USAGE_ERROR)
-    return topic, _sink({**options, "kafka.bootstrap.servers": bootstrap})
+    return topic, checked_sink({**options, "kafka.bootstrap.servers": bootstrap})
 
 
-def _sink(options: dict[str, str]) -> dict[str, str]:
+def checked_sink(options: dict[str, str]) -> dict[str, str]:
     """Check that the sink takes these options, and return them. Raises CliError."""
     from mpbroker.spark.jobs import check_sink
 
@@ -393,37 +301,6 @@ def _time(timestamp_ms: int | None) -> str | None:
     if timestamp_ms is None:
         return None
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(timestamp_ms / 1000))
-
-
-def _archive(settings: ArchiveSettings, master: str | None, compact_mb: int | None, *, as_json: bool) -> None:
-    """Run the archive job; compact afterwards, unless `compact_mb` is None. Raises CliError."""
-    from mpbroker.spark import jobs
-
-    where = str(settings.target / "data")
-    began = time.monotonic()
-    with running("archive", master, as_json=as_json) as (spark, notice):
-        done = jobs.archive(spark, settings, notice)
-        topics = f" of {counted(len(done.topics), 'topic')}" if done.topics else ""
-        notice.end(
-            f"{counted(done.records, 'record')}{topics} archived in {counted(done.runs, 'run')}, "
-            f"{rate(done.records, began)}; readers find them in {where}",
-            {
-                **measured(done.records, began),
-                "topics": sorted(done.topics),
-                "runs": done.runs,
-                "target": where,
-                "compacted": None,
-            },
-        )
-        if compact_mb is not None:
-            made = jobs.compact(spark, settings.target, compact_mb << 20, notice)
-            notice.end(
-                f"{counted(made.files_before, 'file')} of {counted(made.runs, 'run')} compacted to "
-                f"{counted(made.files_after, 'file')}"
-                if made.runs
-                else "nothing to compact",
-                {"compacted": asdict(made)},
-            )
 
 
 def needs_spark() -> None:

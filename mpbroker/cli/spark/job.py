@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 TERMINATED = 128 + signal.SIGTERM
 CANCEL_EVERY_S = 0.1
 
+# Settings of Spark by their names.
+Config = Mapping[str, str] | None
+
 
 def rate(records: int, began: float) -> str:
     return f"{records / max(time.monotonic() - began, 0.001):,.0f} records/s"
@@ -51,7 +54,8 @@ class Terminal:
         self.signals: list[int] = []
 
     def say(self, text: str) -> None:
-        print(f"mpbroker: {text}", file=self._stream)
+        # In one piece, since several threads may speak.
+        print(f"mpbroker: {text}\n", end="", file=self._stream)
 
     def progress(self, done: int, total: int | None) -> None:
         if not self._has_begun:
@@ -73,9 +77,9 @@ class Terminal:
 
 @contextmanager
 def running(
-    name: str, master: str | None, *, polls: bool = False, as_json: bool = False
+    name: str, master: str | None, *, polls: bool = False, as_json: bool = False, config: Config = None
 ) -> Iterator[tuple[SparkSession, Terminal]]:
-    """Yield a Spark session and a terminal for one job. Raises CliError, one sentence, for any failure."""
+    """Yield a Spark session with these settings, and a terminal. Raises CliError for any failure."""
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 
     from mpbroker.cli.text.progress import progress_bar
@@ -115,7 +119,7 @@ def running(
         with _in_a_sentence(signals), _without_tracebacks():
             for number in before:
                 signal.signal(number, handle)
-            spark = session(f"mpbroker {name}", master, quiet=True)
+            spark = session(f"mpbroker {name}", master, quiet=True, config=config)
             spark.sparkContext.setLogLevel("OFF")
             # The session has replaced one of the handlers by its own.
             for number in before:

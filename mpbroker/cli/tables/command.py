@@ -13,8 +13,8 @@ import typer
 
 from mpbroker.cli.app import App
 from mpbroker.cli.errors import USAGE_ERROR, CliError, file_named
-from mpbroker.cli.flags import Json, option
-from mpbroker.cli.spark.command import Master, Once, needs_spark
+from mpbroker.cli.flags import Json, flag, option
+from mpbroker.cli.spark.command import Extra, Master, Once, checked_sink, needs_spark, options_of
 from mpbroker.cli.spark.job import measured, rate, running
 from mpbroker.cli.text.output import counted, print_json, print_rows
 from mpbroker.cli.text.sizes import binary_size
@@ -28,20 +28,23 @@ tables_app = App(no_args_is_help=True)
 TablesFile = Annotated[
     Path, option("--tables", "FILE", "Which topics become which tables, in TOML (docs: TABLES).", exists=True)
 ]
+TableName = Annotated[str, typer.Argument(metavar="NAMESPACE.NAME", show_default=False)]
 
 
 @tables_app.command("run")
 def tables_run(tables: TablesFile, once: Once = False, json: Json = False, master: Master = None) -> None:
     """Bring Iceberg tables up to their topics, each record once.
 
-    Each table that lacks records gets one commit an interval. The tables are the only state: the same command
-    continues where they are, after any kill. SIGTERM and Ctrl-C end it.
+    Each table that lacks records gets one commit an interval, several tables at once. The tables are the only
+    state: the same command continues where they are, after any kill. SIGTERM and Ctrl-C end it.
     """
     settings = _settings(tables)
     from mpbroker.spark.tables import TablesJob
 
     began = time.monotonic()
-    with running("tables", master, polls=True, as_json=json) as (spark, notice):
+    # Tasks of several tables take turns.
+    fair = {"spark.scheduler.mode": "FAIR"}
+    with running("tables", master, polls=True, as_json=json, config=fair) as (spark, notice):
         job = TablesJob(spark, settings, notice)
         job.run(lambda: bool(notice.signals), once=once)
         done = job.done
@@ -88,11 +91,7 @@ def tables_status(tables: TablesFile, json: Json = False) -> None:
 
 
 @tables_app.command("why")
-def tables_why(
-    table: Annotated[str, typer.Argument(metavar="NAMESPACE.NAME", show_default=False)],
-    tables: TablesFile,
-    json: Json = False,
-) -> None:
+def tables_why(table: TableName, tables: TablesFile, json: Json = False) -> None:
     """Print why a table is behind or incomplete, and what to do.
 
     A job that fails or does not run, offsets that were lost, rows with an error.
@@ -112,6 +111,47 @@ def tables_why(
         print(printable(f"  {one.do}"))
     if not found:
         print(printable(f"{table}: nothing is wrong"))
+
+
+@tables_app.command("replay")
+def tables_replay(
+    table: TableName,
+    tables: TablesFile,
+    bootstrap: Annotated[str, option("--bootstrap-server -b", "HOST:PORT,…", "Brokers to write to.")],
+    to_topic: Annotated[
+        str | None, option("--to-topic", "TOPIC", "Into this one; default: the table's own.")
+    ] = None,
+    keep_partitions: Annotated[
+        bool, flag("--keep-partitions", "Into partitions of the same numbers; else by key.")
+    ] = False,
+    name: Annotated[
+        str, option("--name", "NAME", "Of this replay; its progress is kept under it.")
+    ] = "replay",
+    exactly_once: Annotated[
+        bool, flag("--exactly-once", "In transactions: readers of committed records see each record once.")
+    ] = False,
+    option: Extra = None,
+    json: Json = False,
+    master: Master = None,
+) -> None:
+    """Write the records of a table of format raw back into a topic.
+
+    Keys, values, headers, times and the order in each partition stay. Records that a job of the same name has
+    written are skipped, except those of the step in which it was killed; --exactly-once skips these, too.
+    """
+    settings = _settings(tables)
+    from mpbroker.spark.tables import ReplaySettings, replay
+
+    sink = checked_sink({**options_of(option), "kafka.bootstrap.servers": bootstrap})
+    what = ReplaySettings(table, sink, name, to_topic, keep_partitions, exactly_once)
+    began = time.monotonic()
+    with running("replay", master, as_json=json) as (spark, notice), _in_a_sentence():
+        done = replay(spark, settings, what, notice)
+        notice.end(
+            f"{counted(done.records, 'record')} written to {done.topic} of {bootstrap} in "
+            f"{counted(done.steps, 'step')}, {rate(done.records, began)}",
+            {**measured(done.records, began), "steps": done.steps, "topic": done.topic},
+        )
 
 
 @contextmanager

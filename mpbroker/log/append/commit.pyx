@@ -316,7 +316,9 @@ cdef bint show_round(CommitRef *commit, const CommitRound *round, uint64_t numbe
         entry = &commit.unshipped.entries[count]
         entry.slot, entry.generation = <uint32_t>core.table_slot, core.slot.generation
         entry.log_start = max(core.slot.log_start_offset, core.coming_start)
-        entry.begin, entry.end = core.slot.high_watermark, round.entries[i].covered
+        entry.begin = entry.end = core.slot.high_watermark
+        # The log may have been rolled since at its end, and the segment before be deleted.
+        raise_mark(&entry.end, &round.entries[i].covered)
         count += 1
     if count == 0:
         return False

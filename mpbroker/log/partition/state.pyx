@@ -409,11 +409,6 @@ cdef class PartitionState:
         return bool(self.core.append_time)
 
     @property
-    def coming_start(self) -> int:
-        """Return the log start offset that is shipped, or is on its way there; 0 if none was."""
-        return self.core.coming_start
-
-    @property
     def can_rest(self) -> bool:
         """Return whether no bytes wait for a sync, so that the files can be closed until the next append."""
         return nothing_waits(&self.core)

@@ -62,28 +62,30 @@ class Deletion:
             now_ms = self._manager.turn.clock_ms()
             # Some logs may have been removed meanwhile, so ask for the open ones again.
             found = [(log, self._expired(log, now_ms)) for log in self._measuring.open_logs(some)]
-            if (yield from self._shipped([(log, one.log_start) for log, one in found])):
+            if shipped := (yield from self._shipped([(log, one.log_start) for log, one in found])):
                 again = [(log, self._expired(log, now_ms)) for log in self._measuring.open_logs(some)]
                 # What has expired since has to be shipped before, in the next check.
-                found = [(log, one) for log, one in again if one.log_start <= _shipped_start(log)]
+                found = [(log, one) for log, one in again if one.log_start <= shipped.get(log, log.log_start)]
             self._delete(found)
             yield
 
-    def _shipped(self, starts: Iterable[tuple[PartitionLog, int]]) -> Generator[None, None, bool]:
-        """Yield until the object store has log start offsets that are to be. Return whether it got any.
+    def _shipped(
+        self, starts: Iterable[tuple[PartitionLog, int]]
+    ) -> Generator[None, None, dict[PartitionLog, int]]:
+        """Yield until the object store has log start offsets that are to be. Return those that it got.
 
         With mpbroker.remote.acks=ledger no log start moves before. Otherwise a broker that takes over would
-        bring back what is gone.
+        bring back what is gone. One that another request has sent may be on its way: it is sent again.
         """
         turn = self._manager.turn
-        rounds = [
-            ship_log_start(turn, log.state, start)
-            for log, start in starts
-            if turn.ships and start > _shipped_start(log)
-        ]
+        moving = [(log, start) for log, start in starts if turn.ships and start > log.log_start]
+        while any(log.is_paused for log, _ in moving):
+            # No commit round may have the partition while it changes its log directory.
+            yield
+        rounds = [ship_log_start(turn, log.state, start) for log, start in moving]
         while rounds and turn.commit_rounds < rounds[-1]:
             yield
-        return bool(rounds)
+        return dict(moving)
 
     def _expired(self, log: PartitionLog, now_ms: int) -> Expired:
         segments = [] if log.is_swapping or not is_measured(log) else self._measuring.segments_of(log)
@@ -225,10 +227,6 @@ class Deletion:
         if start > log.log_start:
             log.move_start(start)
         log.state.publish(self._manager.table)
-
-
-def _shipped_start(log: PartitionLog) -> int:
-    return max(log.log_start, log.state.coming_start)
 
 
 # ---- in the I/O thread ----

@@ -91,8 +91,8 @@ class Cutter:
         self._instants = instants
         self._paced = paced
         self._boot_id = _BOOT_ID.read_text("ascii").strip()
-        # The newest cut.
-        self._newest: CutManifest | None = None
+        # The id of the newest cut, and its manifest if that was read.
+        self._newest: tuple[bytes, CutManifest | None] = b"", None
         # What the store has: by path, and the sizes of its bundles by id.
         self._known: dict[str, CutFile] = {}
         self._bundles: dict[bytes, int] = {}
@@ -109,9 +109,11 @@ class Cutter:
         if not state.cuts:
             return
         event = state.cuts[-1].event
+        self._newest = event.cut_id, None
         # Without it all files are read again.
         with suppress(ObjectMissing, LedgerDamaged):
-            manifest = self._newest = decode_manifest(event, self._store.get(cut_name(event.cut_id)))
+            manifest = decode_manifest(event, self._store.get(cut_name(event.cut_id)))
+            self._newest = event.cut_id, manifest
             self._bundles = {bytes.fromhex(one): size for one, size in manifest.bundles.items()}
             is_same_boot = manifest.boot_id == self._boot_id
             self._known = {
@@ -136,6 +138,9 @@ class Cutter:
 
         Raises CutSkipped, FileChanged, StoreError, OSError, and what `paced` raises.
         """
+        if state.cuts and state.cuts[-1].event.cut_id != self._newest[0]:
+            # The ledger has a cut whose entry had no answer.
+            self.remember(state)
         self._known = worth_keeping(self._known, self._bundles)
         for _ in range(PASSES_MAX):
             self._look = self._broker.look(state, self._look)
@@ -154,13 +159,20 @@ class Cutter:
             instant.close()
         return self._finished(instant, before)
 
+    def needs(self, state: RemoteState, key: tuple[bytes, int]) -> bool:
+        """Return whether the newest cut, which is there, needs what the ledger has of a partition."""
+        cut_id, newest = self._newest
+        if newest is None or cut_id != state.cuts[-1].event.cut_id:
+            return True
+        return any((one.topic_id, one.partition) == key for one in newest.remote)
+
     def look_anew(self) -> None:
         """Have the next cut list all files, also of partitions without appends."""
         self._look = Look([], {})
 
     def published(self, cut: Cut) -> None:
         """Note that the ledger has a cut."""
-        self._newest = cut.manifest
+        self._newest = cut.cut_id, cut.manifest
         self._known = {one.path: one for one in cut.manifest.files}
         self._bundles = {bytes.fromhex(one): size for one, size in cut.manifest.bundles.items()}
 
@@ -176,7 +188,7 @@ class Cutter:
 
     def _before(self, state: RemoteState, instant: Instant) -> _Part:
         """Return what the newest cut has of the log directories that are offline. Raises CutSkipped."""
-        offline, newest = instant.look.offline, self._newest
+        offline, (_, newest) = instant.look.offline, self._newest
         told, self._offline = self._offline, offline
         if not offline:
             return _Part([], [], [], [])

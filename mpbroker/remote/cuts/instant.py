@@ -126,12 +126,12 @@ class Broker:
         for path, directory in partitions.items():
             one, row = former.partitions.get(path), rows.get(path)
             if one is not None and row is not None and one.row == row:
-                end = _end_of(state, (row.topic_id, row.partition))
+                end = _end_of(state, (row.topic_id, row.partition), row)
                 if end == (one.remote.remote_end if one.remote is not None else 0):
                     listed[path] = one
                     continue
             before = _changed_ns(directory)
-            remote = _remote_of(state, path, directory) if topics else None
+            remote = _remote_of(state, path, directory, row) if topics else None
             files = list_partition(path, directory, remote)
             # A listing may miss what is renamed meanwhile.
             is_whole = time.time_ns() - before > UNSURE_NS and _changed_ns(directory) == before
@@ -165,7 +165,7 @@ class Broker:
                 if one is not None and row is not None and path in settled and one.row == row:
                     listed[path] = one
                 elif is_partition(directory := f"{self.log_dirs[number]}/{name}"):
-                    remote = _remote_of(state, path, directory) if state.segments else None
+                    remote = _remote_of(state, path, directory, row or before) if state.segments else None
                     listed[path] = Listed(None, remote, list_partition(path, directory, remote))
                 elif (found := find_file(path, directory, is_closed=is_closed)) is not None:
                     beside.append(found)
@@ -285,18 +285,26 @@ def _close(files: Sequence[Opened]) -> None:
         os.close(one.fd)
 
 
-def _remote_of(state: RemoteState, path: str, directory: str) -> CutPartition | None:
+def _remote_of(state: RemoteState, path: str, directory: str, row: Row | None) -> CutPartition | None:
     """Return what the ledger has of the partition in a directory, by the directory's `partition.metadata`."""
     try:
         topic_id = read_topic_id(directory)
     except (FileNotFoundError, NotADirectoryError, CheckpointCorrupt):
         return None
     key = topic_id or b"", parse_partition(path.partition("/")[2]).partition
-    end = _end_of(state, key)
+    end = _end_of(state, key, row)
     return CutPartition(path, *key, end) if end else None
 
 
-def _end_of(state: RemoteState, key: tuple[bytes, int]) -> int:
+def _end_of(state: RemoteState, key: tuple[bytes, int], row: Row | None) -> int:
+    """Return where the segments in the ledger end. If they are to be removed, a cut has to do without them.
+
+    `row` is that of the partition, if it is open.
+    """
+    if row is not None:
+        now = unpack_partition(row.payload)
+        if (now.topic_id, now.partition) == key and now.flags & PartitionFlag.PARTITION_REMOTE_DELETED:
+            return 0
     segments = state.segments_of(*key)
     return segments[-1].end if segments else 0
 

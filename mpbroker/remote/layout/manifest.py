@@ -1,12 +1,12 @@
-"""The object `.rsm-manifest` of a segment, as Aiven's plugin reads it. (Aiven: SegmentManifestV1.)
+"""The object `.rsm-manifest` of a segment, as Aiven's plugin writes and reads it. (Aiven: SegmentManifestV1.)
 
-Nothing here reads one: the ledger has all that it says.
+The ledger has all that it says, so only an import of Kafka's segments reads it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -16,6 +16,7 @@ from mpbroker.remote.layout.object_names import SegmentObjects
 
 # The pieces that the plugin fetches a segment in.
 CHUNK_BYTES: Final = 4 << 20
+_VERSION: Final = "1"
 _INDEXES: Final = ("offset", "timestamp", "producerSnapshot", "leaderEpoch", "transaction")
 
 
@@ -41,7 +42,7 @@ def encode_manifest(
     if not index_sizes.transactions:
         indexes["transaction"] = None
     manifest = {
-        "version": "1",
+        "version": _VERSION,
         "chunkIndex": {
             "type": "fixed",
             "originalChunkSize": CHUNK_BYTES,
@@ -68,3 +69,43 @@ def encode_manifest(
         },
     }
     return msgspec.json.encode(manifest)
+
+
+class ManifestRefused(ValueError):
+    """Raised for the manifest of a segment that is not stored as it is. The message says how it is stored."""
+
+
+class _ChunkIndex(msgspec.Struct, rename="camel"):
+    original_file_size: int
+
+
+class _Part(msgspec.Struct):
+    position: int
+    size: int
+
+
+class _Manifest(msgspec.Struct, rename="camel"):
+    version: str
+    chunk_index: _ChunkIndex
+    segment_indexes: dict[str, _Part | None]
+    compression: bool
+    encryption: Any = None
+
+
+def decode_manifest(body: bytes) -> tuple[int, IndexSizes]:
+    """Return the size of a segment, and of the parts of its indexes. Raises ManifestRefused."""
+    try:
+        manifest = msgspec.json.decode(body, type=_Manifest)
+    except msgspec.DecodeError as error:
+        raise ManifestRefused(f"it is no manifest that this version knows: {error}") from error
+    if manifest.version != _VERSION:
+        raise ManifestRefused(f"it has version {manifest.version}, this version of mpbroker reads {_VERSION}")
+    if manifest.encryption is not None:
+        raise ManifestRefused("the segment is encrypted, and mpbroker has no keys")
+    if manifest.compression:
+        raise ManifestRefused("the segment is compressed as a whole (compression.enabled of the plug-in)")
+    parts = [manifest.segment_indexes.get(name) or _Part(-1, 0) for name in _INDEXES]
+    sizes = IndexSizes(*(part.size for part in parts))
+    if any(part.size and part.position != at for part, at in zip(parts, sizes.positions, strict=True)):
+        raise ManifestRefused("the parts of its indexes lie in another order")
+    return manifest.chunk_index.original_file_size, sizes

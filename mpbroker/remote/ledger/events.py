@@ -11,6 +11,7 @@ from typing import TypeAlias
 import msgspec
 
 from mpbroker.remote.layout.indexes import IndexSizes
+from mpbroker.remote.layout.manifest import encode_manifest
 from mpbroker.remote.layout.object_names import SegmentObjects
 
 
@@ -58,12 +59,18 @@ class TakenOver(_Leader, tag="take_over", frozen=True):
 
     The entry before is the last one of the owner before. Segments that are not of the cut are removed by
     further events of this entry. A restored broker knows of no standbys: they have to be named again. It has
-    no `Shipped` above the number `shipped`, if that is not -1.
+    no `Shipped` above the number `shipped`, if that is not -1. `imported`: store and log directories were
+    Apache Kafka's before.
     """
 
     cut_id: bytes
     by_standby: bool = False
     shipped: int = -1
+    imported: bool = False
+
+
+class Exported(_Who, tag="exported", frozen=True):
+    """The store is Apache Kafka's from here on: only an import may follow. The broker was stopped before."""
 
 
 class StandbySet(_Event, tag="standby", frozen=True):
@@ -151,8 +158,9 @@ class TopicRestored(_Event, tag="topic_restored", frozen=True):
 class SegmentAdded(_OfPartition, tag="segment", frozen=True):
     """The objects of a segment are in the store: offsets [base, end) of a partition.
 
-    `size` and `log_crc` (CRC-32C) are those of `.log`, `indexes_crc` that of `.indexes`. `epochs` are
-    leader epochs with their first offsets.
+    `size` and `log_crc` (CRC-32C) are those of `.log`, `indexes_crc` that of `.indexes`. What Kafka has
+    uploaded has no `log_crc`: its batches have checksums, too. `epochs` are leader epochs with their first
+    offsets.
     """
 
     topic: str
@@ -164,13 +172,30 @@ class SegmentAdded(_OfPartition, tag="segment", frozen=True):
     epochs: tuple[tuple[int, int], ...]
     index_sizes: IndexSizes
     has_aborted: bool
-    log_crc: int
+    log_crc: int | None
     indexes_crc: int
+
+    def manifest(self, broker_id: int, time_ms: int) -> bytes:
+        """Return the bytes of its manifest, as of a broker and the time of its upload."""
+        return encode_manifest(
+            self.objects,
+            end=self.end,
+            size=self.size,
+            largest_ms=self.largest_ms,
+            epochs=self.epochs,
+            index_sizes=self.index_sizes,
+            broker_id=broker_id,
+            time_ms=time_ms,
+        )
 
     @property
     def objects(self) -> SegmentObjects:
         """Return the names of its objects."""
         return SegmentObjects(self.topic, self.topic_id, self.partition, self.base, self.segment_id)
+
+    def is_log(self, crc: int) -> bool:
+        """Return whether bytes of this CRC-32C may be those of `.log`."""
+        return self.log_crc in (None, crc)
 
 
 class SegmentsRemoved(_OfPartition, tag="removed", frozen=True):
@@ -227,6 +252,7 @@ class CutsRemoved(_Event, tag="cuts_removed", frozen=True):
 Event: TypeAlias = (
     Started
     | TakenOver
+    | Exported
     | StandbySet
     | StandbyGone
     | Released

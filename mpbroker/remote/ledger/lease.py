@@ -82,6 +82,8 @@ class StandbyWatch:
 
     def may_claim(self, state: RemoteState) -> bool:
         """Return whether the ledger may be claimed, by the answers so far. `state` is what was read of it."""
+        if state.exported is not None:
+            return False
         if self._broker_id not in state.standbys or self._absent_ns is None or self._answers_ns is None:
             return False
         if state.is_released:

@@ -234,6 +234,11 @@ class Ledger:
             )
         if reader.last is not None:
             self._check_owner(reader.last)
+            if reader.state.exported is not None:
+                self._refuse(
+                    "Apache Kafka may write to the object store: it was exported, "
+                    f"{_described(reader.last)}. Start Kafka, or take it back with mpbroker remote import"
+                )
             if reader.read_format() is None:
                 raise LedgerDamaged(f"{FORMAT_NAME} is missing, {entry_name(1)} is there")
         elif self._store.create(FORMAT_NAME, msgspec.json.encode(Format(FORMAT, cluster_id))):

@@ -15,6 +15,7 @@ from mpbroker.remote.ledger.events import (
     CutsRemoved,
     CutTaken,
     Event,
+    Exported,
     LogStartMoved,
     ObjectsDeleted,
     Released,
@@ -74,8 +75,8 @@ class RemoteState:
 
     `cuts` are those that are kept, the oldest first. `bundles` are what they are made of, each with the
     `after` of the first cut that named it no longer, or None. `leader` is who writes the ledger, `standbys`
-    are by broker id. `snapshots` are those that the ledger names, `firsts` the entries that begin a start or
-    a generation.
+    are by broker id. `exported` says who has given the store to Apache Kafka. `snapshots` are those that the
+    ledger names, `firsts` the entries that begin a start or a generation.
     """
 
     def __init__(self) -> None:
@@ -87,6 +88,7 @@ class RemoteState:
         self.bundles: dict[bytes, int | None] = {}
         self.leader: Started | TakenOver | None = None
         self.is_released = False
+        self.exported: Exported | None = None
         self.standbys: dict[int, StandbySet] = {}
         self.snapshots: list[NamedSnapshot] = []
         self.firsts: list[int] = []
@@ -104,6 +106,11 @@ class RemoteState:
         """Return the last number that `Shipped` may have had: a cut may have some that the ledger has not."""
         return max(self.shipped_number, self.cuts[-1].event.shipped if self.cuts else 0)
 
+    @property
+    def shipped_numbers(self) -> frozenset[int]:
+        """Return the numbers of what was shipped after the newest cut, and that no restore has undone."""
+        return frozenset(number for number, _ in self.shipped)
+
     def segments_of(self, topic_id: bytes, partition: int) -> Sequence[SegmentAdded]:
         """Return the segments of a partition, by offset."""
         return self.segments.get((topic_id, partition), ())
@@ -112,8 +119,11 @@ class RemoteState:
         """Return what the partition's file of remote segments has to say."""
         return segments_file(self.segments_of(topic_id, partition))
 
-    def check(self, events: Iterable[Event]) -> None:
+    def check(self, events: Sequence[Event]) -> None:
         """Raise EventRefused if one of the events contradicts the state after those before it."""
+        begins = events[0] if events else None
+        if self.exported is not None and not (isinstance(begins, TakenOver) and begins.imported):
+            raise EventRefused(f"{begins} follows {self.exported}: only an import may")
         topics: ChainMap[bytes, RemoteTopic] = ChainMap({}, self.topics)
         log_starts: ChainMap[tuple[bytes, int], int] = ChainMap({}, self.log_starts)
         added: dict[tuple[bytes, int], list[SegmentAdded]] = {}
@@ -200,6 +210,8 @@ class RemoteState:
                     self.standbys = _without(self.standbys, event.broker_id)
                 case Released():
                     self.is_released = True
+                case Exported():
+                    self.exported = event
                 case SnapshotWritten():
                     kept = [one for one in self.snapshots if one.event.seq >= event.first]
                     self.snapshots = [*kept, NamedSnapshot(event, time_ms)]
@@ -211,6 +223,7 @@ class RemoteState:
         self.leader, self.is_released = event, False
         is_restored = isinstance(event, TakenOver) and not event.by_standby
         if isinstance(event, TakenOver):
+            self.exported = None
             self._undo_after(event)
         self.standbys = {} if is_restored else _without(self.standbys, event.broker_id)
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from mpbroker.records.batch import checksum
-from mpbroker.remote.layout.manifest import encode_manifest
 from mpbroker.remote.ledger.events import SegmentAdded
 from mpbroker.remote.restore.plan import Plan
 from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore, StoreError
@@ -45,26 +44,17 @@ def _copied(store: ObjectStore, one: SegmentAdded, broker_id: int, time_ms: int)
     indexes_size = sum(one.index_sizes)
     pieces = _checked(store, before.indexes, indexes_size, one.indexes_crc)
     store.put(after.indexes, pieces, indexes_size)
-    manifest = encode_manifest(
-        after,
-        end=one.end,
-        size=one.size,
-        largest_ms=one.largest_ms,
-        epochs=one.epochs,
-        index_sizes=one.index_sizes,
-        broker_id=broker_id,
-        time_ms=time_ms,
-    )
+    manifest = copy.manifest(broker_id, time_ms)
     store.put(after.manifest, [manifest], len(manifest))
     return copy
 
 
-def _checked(store: ObjectStore, name: str, size: int, crc: int) -> Iterator[bytes]:
-    """Yield the bytes of an object. Raises StoreError if they are not those of its checksum."""
+def _checked(store: ObjectStore, name: str, size: int, crc: int | None) -> Iterator[bytes]:
+    """Yield the bytes of an object. Raises StoreError if they are not those of a checksum."""
     found = 0
     for start in range(0, size, _READ_BYTES):
         data = store.get(name, start, min(_READ_BYTES, size - start))
         found = checksum(data, found) if data else found
         yield data
-    if found != crc:
+    if crc is not None and found != crc:
         raise StoreError(f"{name} is damaged: its checksum is not the ledger's")

@@ -52,11 +52,12 @@ _DIRECTORY_MODE: Final = 0o750
 
 def shipped_after(store: ObjectStore, plan: Plan) -> Iterator[Shipped]:
     """Yield what was shipped after the newest cut, if a plan takes it. Raises LedgerDamaged, StoreError."""
-    if not (plan.takes_shipped and plan.ledger.state.shipped):
+    numbers = plan.ledger.state.shipped_numbers
+    if not (plan.takes_shipped and numbers):
         return
     for entry in read_entries(store, plan.cut.since + 1, plan.ledger.seq):
         for event in entry.events:
-            if isinstance(event, Shipped) and event.number > plan.cut.shipped:
+            if isinstance(event, Shipped) and event.number in numbers:
                 yield event
 
 
@@ -156,8 +157,9 @@ class ShippedFiles:
             self._unsynced.add(found)
         directory = self._log_dirs[int(one.directory.partition("/")[0])] / name
         directory.mkdir(_DIRECTORY_MODE)
-        write_topic_id(directory, one.topic_id)
         write_epochs(directory, [(0, 0)])
+        # The last one: after a failure the directory is nobody's, and is made anew.
+        write_topic_id(directory, one.topic_id)
         self._unsynced.add(directory)
         self.made.append(one.directory)
         return one.directory

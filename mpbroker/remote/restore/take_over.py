@@ -56,6 +56,11 @@ def take_over(plans: Callable[[], Plan], *, is_forced: bool) -> tuple[Plan, Take
         plan = plans()
         ledger = plan.ledger
         assert ledger.last is not None, "a ledger with a cut has entries"
+        if ledger.state.exported is not None:
+            raise RestoreRefused(
+                f"Apache Kafka may write to the object store since {time_text(ledger.last.time_ms)}: take "
+                "its log directories back first, with mpbroker remote import"
+            )
         if not is_forced:
             check_silent(ledger.last, wall_ms())
         manifest = plan.manifest

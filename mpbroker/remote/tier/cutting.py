@@ -21,6 +21,7 @@ from mpbroker.remote.ledger.events import CutsRemoved
 from mpbroker.remote.ledger.ledger import Fenced
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
 from mpbroker.remote.tier.book import Book
+from mpbroker.remote.tier.places import Key
 from mpbroker.remote.tier.tier_store import LOOK_S, Stopped, TierStore
 from shm.counters import CounterPage
 from shm.word import Words
@@ -52,6 +53,8 @@ class Cutting:
         self._first_cut = first_cut
         # How often a cut was asked for, and how many of these the ledger has an answer for.
         self._asked = self._answered = 0
+        # What was logged of the last cut that failed.
+        self._problem = ""
         # Names of shipped bytes that the newest cut has, too.
         self._shipped: list[str] = []
         self._counters = counters
@@ -65,6 +68,13 @@ class Cutting:
     def bundles(self) -> set[bytes]:
         """Return the bundles that a cut may yet name, also if the ledger names them nowhere."""
         return set() if self._cutter is None else self._cutter.bundles()
+
+    def needs(self, key: Key) -> bool:
+        """Return whether a restore of the newest cut needs what the store has of a partition. Any thread."""
+        book, cutter = self._tier.book, self._cutter
+        if book is None or not book.state.cuts:
+            return False
+        return cutter is None or cutter.needs(book.state, key)
 
     def run(self) -> None:
         """Make cuts until the tier is stopped, or the ledger is another broker's."""
@@ -107,12 +117,13 @@ class Cutting:
         try:
             self._cut(self._made_cutter(book, store), book)
             self._remove_expired(book, store)
-        except CutSkipped as skipped:
+        except (CutSkipped, StoreError, OSError) as error:
             self._counters.add(Counter.COUNT_REMOTE_CUTS_SKIPPED)
-            log.info("no cut is made: %s; the next one is due in %.0f s", skipped, self._interval_s())
-        except (StoreError, OSError) as error:
-            self._counters.add(Counter.COUNT_REMOTE_CUTS_SKIPPED)
-            log.info("a cut has failed: %s; the next one is due in %.0f s", error, self._interval_s())
+            if not self._is_awaited:
+                log.info("no cut is made: %s; the next one is due in %.0f s", error, self._interval_s())
+            elif str(error) != self._problem:
+                log.info("no cut is made: %s. Others wait for it: this is tried until it succeeds", error)
+            self._problem = str(error)
 
     def last(self, book: Book, store: ObjectStore) -> None:
         """Make the cut of a broker whose other processes have ended.

@@ -12,14 +12,20 @@ from shm.counters import CounterPage
 
 FIRST_DELAY_S: Final = 1.0
 LONGEST_DELAY_S: Final = 60.0
+STORE_FAILS: Final = (
+    "the object store fails: %s. This is tried again until it succeeds; sealed segments stay on this disk "
+    "for as long"
+)
+STORE_ANSWERS: Final = "the object store answers again, after %.0f s"
 log = logging.getLogger("mpbroker.remote")
 
 
 class Outage:
     """Counts failures, and says how long to wait after each."""
 
-    def __init__(self, counters: CounterPage) -> None:
+    def __init__(self, counters: CounterPage, begun: str = STORE_FAILS, ended: str = STORE_ANSWERS) -> None:
         self._counters = counters
+        self._texts = begun, ended
         self._began = 0.0
         self._delay_s = 0.0
         # A predecessor may have died in an outage.
@@ -32,11 +38,7 @@ class Outage:
         if not self._delay_s:
             self._began = time.monotonic()
             self._counters.set(Counter.COUNT_REMOTE_DOWN_SINCE_MS, wall_ms())
-            log.warning(
-                "the object store fails: %s. This is tried again until it succeeds; sealed segments stay on "
-                "this disk for as long",
-                error,
-            )
+            log.warning(self._texts[0], error)
         self._delay_s = min(self._delay_s * 2 or FIRST_DELAY_S, LONGEST_DELAY_S)
         return self._delay_s
 
@@ -45,4 +47,4 @@ class Outage:
         if self._delay_s:
             self._delay_s = 0.0
             self._counters.set(Counter.COUNT_REMOTE_DOWN_SINCE_MS, 0)
-            log.info("the object store answers again, after %.0f s", time.monotonic() - self._began)
+            log.info(self._texts[1], time.monotonic() - self._began)

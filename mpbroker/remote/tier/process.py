@@ -85,6 +85,7 @@ class TierProcess:
             *(config, self.tier, self._topics, places, context.counters, leadership),
             collections_asked=lambda: asked.load(0),
             bundles=self._nameless,
+            cut_needs=lambda key: self._cutting.needs(key),
             step_back=self._step_back,
         )
         self._cluster_id = cluster_id

@@ -32,7 +32,7 @@ from mpbroker.remote.tier.book import Book
 from mpbroker.remote.tier.collector import collect
 from mpbroker.remote.tier.copying import Copying
 from mpbroker.remote.tier.leadership import Leadership
-from mpbroker.remote.tier.places import Place, Places
+from mpbroker.remote.tier.places import Key, Place, Places
 from mpbroker.remote.tier.tier_store import LOOK_S, Stopped, TierStore
 from mpbroker.remote.tier.topics import Topics
 from mpbroker.remote.tier.uploader import Uploader
@@ -48,7 +48,8 @@ log = logging.getLogger("mpbroker.remote")
 class RemoteWriter:
     """The thread's work. `step_back` lowers its priority.
 
-    `bundles` are objects that the ledger is about to name.
+    `bundles` are objects that the ledger is about to name. `cut_needs(key)`: a restore of the newest cut
+    needs what the ledger has of a partition.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class RemoteWriter:
         step_back: Callable[[], object] = lambda: None,
         collections_asked: Callable[[], int] = int,
         bundles: Callable[[], AbstractSet[bytes]] = frozenset,
+        cut_needs: Callable[[Key], bool] = lambda _key: False,
     ) -> None:
         self._config = config
         self._tier = tier
@@ -78,6 +80,7 @@ class RemoteWriter:
         self._next_collection = 0.0
         self._collections_asked = collections_asked
         self._bundles = bundles
+        self._cut_needs = cut_needs
         self._asked = collections_asked()
         counters.set(Counter.COUNT_REMOTE_FENCED, 0)
 
@@ -150,6 +153,9 @@ class RemoteWriter:
         book.follow(places)
         book.add(list(removal.of_topics(book.state, topics, self._tier.now_ms())))
         for place in places:
+            if place.is_removed and self._cut_needs(place.key):
+                # The next cut has the local files of what is to be removed.
+                continue
             events = list(removal.of_partition(book.state, place))
             if events and (not place.is_removed or self._is_hidden(place, book)):
                 book.add(events)

@@ -19,7 +19,6 @@ from typing import Final
 
 import msgspec
 
-from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.unshipped import read_round, round_number
 from mpbroker.records.batch import checksum
 from mpbroker.remote.cuts.bundles import in_groups
@@ -28,15 +27,20 @@ from mpbroker.remote.ledger.events import Shipped
 from mpbroker.remote.ledger.ledger import Fenced
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
 from mpbroker.remote.tier.cutting import AWAITED_LOOK_S
+from mpbroker.remote.tier.outage import Outage
 from mpbroker.remote.tier.ranges import Found, Ranges
 from mpbroker.remote.tier.tier_store import LOOK_S, Stopped, TierStore
-from shm.clock import wall_ms
 from shm.counters import CounterPage
 from shm.word import Words
 
 INLINE_BYTES: Final = 256 << 10
 OBJECT_BYTES: Final = 64 << 20
 RETRY_S: Final = 0.2
+FAILS: Final = (
+    "records cannot be acknowledged: %s. With mpbroker.remote.acks=ledger they wait until it has them; this "
+    "is tried again until it succeeds"
+)
+SUCCEEDS: Final = "records are acknowledged again, after %.0f s"
 log = logging.getLogger("mpbroker.remote")
 
 
@@ -81,7 +85,7 @@ class Shipper:
         self._words = words
         self._first_cut = first_cut
         self._told = told
-        self._counters = counters
+        self._outage = Outage(counters, FAILS, SUCCEEDS)
         self._woken = threading.Event()
         self._shown: tuple[int, ...] = ()
         # The number of the last event. It grows after the bytes of the event were read.
@@ -89,7 +93,6 @@ class Shipper:
         self._sending: _Sending | None = None
         # Whether the ledger was given their events, and may not have them yet.
         self._is_given = False
-        self._problem = ""
 
     @property
     def has_news(self) -> bool:
@@ -128,7 +131,7 @@ class Shipper:
                         pass
                     self._pause(LOOK_S)
                 except (StoreError, OSError) as error:
-                    self._failed(error)
+                    self._outage.failed(error)
                     self._tier.wait(RETRY_S)
         except (Stopped, Fenced):
             return
@@ -155,10 +158,7 @@ class Shipper:
             self._words.store(worker, number)
             self._told(worker)
         self._sending, self._is_given = None, False
-        if self._problem:
-            self._problem = ""
-            self._counters.set(Counter.COUNT_REMOTE_DOWN_SINCE_MS, 0)
-            log.info("records are acknowledged again")
+        self._outage.succeeded()
         return True
 
     def _waits(self, worker: int) -> bool:
@@ -197,18 +197,6 @@ class Shipper:
         self._woken.wait(seconds)
         self._woken.clear()
         self._tier.wait(0)
-
-    def _failed(self, error: Exception) -> None:
-        self._counters.add(Counter.COUNT_REMOTE_ERRORS)
-        self._counters.set_last_error(str(error))
-        if not self._problem:
-            self._problem = str(error)
-            self._counters.set(Counter.COUNT_REMOTE_DOWN_SINCE_MS, wall_ms())
-            log.warning(
-                "records cannot be acknowledged: %s. With mpbroker.remote.acks=ledger they wait until it has "
-                "them; this is tried again until it succeeds",
-                error,
-            )
 
 
 class _Crc:

@@ -17,7 +17,6 @@ from typing import Final
 from mpbroker.log.io import background_io
 from mpbroker.log.partition.batch_walker import Walk, header_of
 from mpbroker.records.batch import BATCH_HEADER_BYTES, checksum
-from mpbroker.remote.layout.manifest import encode_manifest
 from mpbroker.remote.layout.object_names import SegmentObjects
 from mpbroker.remote.ledger.events import SegmentAdded
 from mpbroker.remote.store.object_store import ObjectStore
@@ -79,20 +78,7 @@ class Uploader:
             indexes = read_indexes(directory, segment.base, segment.end, fd, rebuilds_offset=True)
         joined = indexes.parts.joined
         self._store.put(objects.indexes, [joined], len(joined))
-        manifest = encode_manifest(
-            objects,
-            end=segment.end,
-            size=pieces.size,
-            largest_ms=indexes.largest_ms,
-            epochs=indexes.epochs,
-            index_sizes=indexes.parts.sizes,
-            broker_id=self._broker_id,
-            time_ms=wall_ms(),
-        )
-        self._store.put(objects.manifest, [manifest], len(manifest))
-        if not self._places.is_current(place):
-            raise PlaceGone(f"{place.directory} was deleted or moved while it was read")
-        return SegmentAdded(
+        added = SegmentAdded(
             topic_id=place.topic_id,
             partition=place.partition,
             topic=place.topic,
@@ -107,6 +93,11 @@ class Uploader:
             log_crc=pieces.checksum,
             indexes_crc=checksum(joined),
         )
+        manifest = added.manifest(self._broker_id, wall_ms())
+        self._store.put(objects.manifest, [manifest], len(manifest))
+        if not self._places.is_current(place):
+            raise PlaceGone(f"{place.directory} was deleted or moved while it was read")
+        return added
 
 
 class CheckedPieces:

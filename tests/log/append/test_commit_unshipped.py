@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 
+from mpbroker.ipc import calls
 from mpbroker.ipc.counters import Counter
 from mpbroker.ipc.process import ProcessContext
 from mpbroker.ipc.slots import SlotKind
 from mpbroker.ipc.table import PartitionFlag
 from mpbroker.ipc.topology import LOG, SECOND_LOG_WORKER, processor
 from mpbroker.ipc.unshipped import Place, Unsent, read_round, round_number
+from mpbroker.log.append.turn_partitions import ship_log_start
 from mpbroker.log.process import LogProcess
 from mpbroker.storage import names
 from tests.support.log_rig import MakeRig, Result, Rig, end, ensure
@@ -258,8 +260,62 @@ def test_no_log_start_moves_before_it_is_shipped(gated: Gated) -> None:
     gated.ship()
     with pytest.raises(StopIteration) as ended:
         next(steps)
-    assert ended.value.value is True
+    assert ended.value.value == {gated.broker.log(): 3}
     assert gated.broker.log().log_start == 0
+
+
+def test_who_asks_for_a_log_start_that_is_on_its_way_waits_too(gated: Gated) -> None:
+    """An answer to the second one, or retention, must not be ahead of the store because of the first one."""
+    gated.produce(make_batch(3))
+    gated.ship()
+    slot, generation, _ = gated.broker.targets[0]
+    wanted = calls.DeleteRecords([calls.DeleteBefore(slot, generation, 3)])
+    both = [gated.process.deletion.deleting(wanted) for _ in range(2)]
+    for _ in range(3):
+        gated.work()
+        assert [next(one) for one in both] == [None, None]
+    assert gated.broker.log().log_start == 0
+    gated.ship()
+    for steps in both:
+        answer = until(lambda steps=steps: _end_of(steps), "it is answered")  # type: ignore[misc]
+        assert answer == calls.DeletedRecords([calls.DeletedBefore(0, 3)])
+    assert gated.broker.log().log_start == 3
+
+
+def test_no_log_start_is_shipped_of_a_partition_that_changes_its_directory(gated: Gated) -> None:
+    gated.produce(make_batch(3))
+    gated.ship()
+    log = gated.broker.log()
+    log.is_paused = True
+    steps = gated.process.deletion._shipped([(log, 3)])
+    next(steps)
+    assert not log.state.unsynced
+    log.is_paused = False
+    next(steps)
+    assert log.state.unsynced
+    gated.ship()
+
+
+def _end_of(steps: Generator[None, None, calls.DeletedRecords]) -> calls.DeletedRecords | None:
+    try:
+        next(steps)
+    except StopIteration as ended:
+        answer: calls.DeletedRecords = ended.value
+        return answer
+    return None
+
+
+def test_a_log_start_that_is_shipped_after_a_roll_names_the_new_segment(gated: Gated) -> None:
+    """What a restore applies it to may have no other segment: the one before can be deleted."""
+    gated.produce(make_batch(3))
+    gated.ship()
+    ship_log_start(gated.process.turn, gated.broker.log().state, 3)
+    # The disk has the round.
+    gated.process.work(0)
+    assert gated.process.deletion._roll(gated.broker.log())
+    gated.work()
+    assert [(one.begin, one.end) for one in gated.shown] == [(Place(3, 3, 0), Place(3, 3, 0))]
+    gated.ship()
 
 
 @pytest.mark.parametrize("is_dead", [True, False])

@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
+from mpbroker.ipc.table import PartitionFlag
 from mpbroker.remote.cuts import bundles, cutter
 from mpbroker.remote.cuts.bundles import FileChanged
 from mpbroker.remote.cuts.cutter import Cutter, expired
@@ -20,7 +21,7 @@ from mpbroker.remote.store.object_store import StoreError
 from mpbroker.remote.tier.collector import ORPHAN_MS, collect
 from mpbroker.storage.checkpoints import text_of_id
 from mpbroker.storage.names import META_PROPERTIES, REMOTE_OWNER, REMOTE_SEGMENTS
-from tests.support.cut_world import CutWorld, contents
+from tests.support.cut_world import CutWorld, change_a_file, contents
 from tests.support.fault_store import Fault, FaultStore
 from tests.support.killing_store import Killed, KillingStore
 from tests.support.ledger_parts import STARTED, TOPIC, TOPIC_ID, ledger_of, segment
@@ -147,6 +148,17 @@ def test_of_an_offline_directory_nothing_that_was_shipped_is_lost(two: CutWorld)
     assert brought_back(two) == expected(two)
 
 
+def test_of_an_offline_directory_a_cut_has_what_one_without_an_answer_has(two: CutWorld) -> None:
+    """What was shipped before that one is nowhere else: no restore of the next cut would apply it."""
+    grow(two)
+    two.shipped = 1
+    cut = two.cutter.make(two.ledger.state)
+    two.ledger.append([cut.event(two.ledger.state, two.ledger.seq)])
+    two.failed = 0b10
+    two.cut()
+    assert brought_back(two) == expected(two)
+
+
 def test_what_is_offline_before_the_first_cut_is_in_none(tmp_path: Path) -> None:
     world = CutWorld(tmp_path, directories=2)
     world.failed = 0b10
@@ -221,6 +233,25 @@ def test_segments_that_the_ledger_has_are_not_in_a_cut(world: CutWorld) -> None:
     assert {name for name in restored if name.endswith(".log")} == {f"0/t-0/{20:020d}.log"}
     assert {name for name in restored if name.endswith(".index")} == {f"0/t-0/{20:020d}.index"}
     assert f"0/t-0/{REMOTE_SEGMENTS}" in restored
+
+
+def test_segments_that_are_about_to_be_removed_from_the_store_are_in_a_cut(world: CutWorld) -> None:
+    """Otherwise a restore would lack them, until the cut after the removal."""
+    for base in (10, 20):
+        write(world, f"t-0/{base:020d}.log", b"log")
+    world.open("0/t-0", TOPIC_ID)
+    world.ledger.append([TOPIC, segment(0), segment(10)])
+    key = TOPIC_ID, 0
+    world.cut()
+    assert world.cutter.needs(world.ledger.state, key)
+    world.open("0/t-0", TOPIC_ID, PartitionFlag.PARTITION_REMOTE_DELETED)
+    cut = world.cutter.make(world.ledger.state)
+    world.ledger.append([cut.event(world.ledger.state, world.ledger.seq)])
+    # Nobody knows it yet: its entry had no answer.
+    assert world.cutter.needs(world.ledger.state, key)
+    world.cutter.published(cut)
+    assert not world.cutter.needs(world.ledger.state, key)
+    assert world.restore(make_plan(world.objects)) == expected(world)
 
 
 def test_a_file_in_too_many_pieces_is_read_anew(world: CutWorld) -> None:
@@ -348,22 +379,7 @@ def test_whatever_happens_to_files_each_kept_cut_brings_back_its_instant(tmp_pat
     instants: dict[bytes, dict[str, bytes]] = {}
     with patch.object(bundles, "PIECES_MAX", 3), patch.object(bundles, "BUNDLE_BYTES", 700):
         for _ in range(40):
-            path = world.log_dirs[chance.randrange(2)] / f"t-{chance.randrange(3)}"
-            path = path / f"{chance.randrange(2):020d}{chance.choice(['.log', '.index', '.snapshot'])}"
-            path.parent.mkdir(exist_ok=True)
-            match chance.randrange(6):
-                case 0 if path.exists():
-                    path.unlink()
-                case 1 if path.exists():
-                    os.truncate(path, chance.randrange(path.stat().st_size + 1))
-                case 2:
-                    path.with_suffix(".new").write_bytes(chance.randbytes(chance.randrange(2000)))
-                    path.with_suffix(".new").rename(path)
-                case 3:
-                    world.again()
-                case _:
-                    with path.open("ab") as file:
-                        file.write(chance.randbytes(chance.randrange(1000)))
+            change_a_file(world.log_dirs, chance, lambda _path: world.again())
             if chance.random() < 0.5:
                 before = expected(world)
                 cut = world.cut()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.remote.ledger.events import Event, Released, StandbyGone, StandbySet, Started
+from mpbroker.remote.ledger.events import Event, Exported, Released, StandbyGone, StandbySet, Started
 from mpbroker.remote.ledger.lease import OwnerLease, StandbyWatch
 from mpbroker.remote.ledger.state import RemoteState
 
@@ -100,3 +100,4 @@ def test_an_owner_that_released_the_ledger_is_not_waited_for() -> None:
     made.absent(1 * MS)
     assert made.may_claim(state_of(Released()))
     assert not made.may_claim(state_of())
+    assert not made.may_claim(state_of(Released(), Exported("cluster", 1, "host")))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from mpbroker.remote.ledger.events import (
     CutsRemoved,
     CutTaken,
     Event,
+    Exported,
     LogStartMoved,
     ObjectsDeleted,
     Released,
@@ -119,6 +121,19 @@ def test_events_that_contradict_are_refused(events: list[Event]) -> None:
     with pytest.raises(EventRefused):
         state.check(events)
     assert state.segments_of(TOPIC_ID, 0) == [segment(0)]
+
+
+def test_only_an_import_follows_an_export() -> None:
+    state = state_of(TOPIC, segment(0), Exported("cluster", 1, "host"))
+    taken = TakenOver("cluster", 1, "host", cut_id=b"")
+    for events in ([], [segment(10)], [STARTED], [taken], [segment(10), replace(taken, imported=True)]):
+        with pytest.raises(EventRefused, match="only an import may"):
+            state.check(events)
+    imported: list[Event] = [replace(taken, imported=True), segment(10)]
+    state.check(imported)
+    state.apply(imported, 1)
+    state.check([])
+    assert [one.base for one in state.segments_of(TOPIC_ID, 0)] == [0, 10]
 
 
 def test_events_of_one_entry_build_on_each_other() -> None:

@@ -20,7 +20,7 @@ from mpbroker.remote.restore.mirror import Mirror
 from mpbroker.remote.store.object_store import ObjectMissing, StoreError
 from mpbroker.storage import checkpoints
 from mpbroker.storage.names import META_PROPERTIES, REMOTE_OWNER
-from tests.support.cut_world import CutWorld, contents
+from tests.support.cut_world import CutWorld, change_a_file, contents
 from tests.support.killing_store import Killed, KillingStore
 
 SEGMENT = f"t-0/{0:020d}.log"
@@ -228,22 +228,7 @@ def test_whatever_happens_to_files_the_mirror_is_the_instant_of_each_cut(
     follower = Mirror(world.objects, targets(world), is_read=is_read)
     with patch.object(bundles, "PIECES_MAX", 3), patch.object(bundles, "BUNDLE_BYTES", 700):
         for _ in range(60):
-            path = world.log_dirs[chance.randrange(2)] / f"t-{chance.randrange(3)}"
-            path = path / f"{chance.randrange(2):020d}{chance.choice(['.log', '.index', '.snapshot'])}"
-            path.parent.mkdir(exist_ok=True)
-            match chance.randrange(7):
-                case 0 if path.exists():
-                    path.unlink()
-                case 1 if path.exists():
-                    os.truncate(path, chance.randrange(path.stat().st_size + 1))
-                case 2:
-                    path.with_suffix(".new").write_bytes(chance.randbytes(chance.randrange(2000)))
-                    path.with_suffix(".new").rename(path)
-                case 3:
-                    shutil.rmtree(path.parent)
-                case _:
-                    with path.open("ab") as file:
-                        file.write(chance.randbytes(chance.randrange(1000)))
+            change_a_file(world.log_dirs, chance, lambda path: shutil.rmtree(path.parent))
             if chance.random() < 0.5:
                 world.cut()
                 if chance.random() < 0.3:

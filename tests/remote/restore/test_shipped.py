@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from mpbroker.records.batch import checksum
 from mpbroker.remote.cuts.manifest import shipped_name
 from mpbroker.remote.ledger.events import Shipped, ShippedRange
+from mpbroker.remote.restore import shipped
 from mpbroker.remote.restore.files import write_files
 from mpbroker.remote.restore.plan import RestoreRefused, check_objects, make_plan
 from mpbroker.remote.restore.shipped import ShippedFiles, apply_all_shipped, shipped_after
@@ -103,6 +106,23 @@ def test_a_topic_that_is_new_gets_its_directory_also_under_an_old_name(world: Cu
         assert read_topic_id(directory) == U
         assert read_epochs(directory) == [(0, 0)]
         assert [one.read_bytes() for one in directory.glob("*.log")] == [data]
+
+
+def test_a_full_disk_leaves_no_directory_without_epochs(
+    world: CutWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check it where a file is missing that the same process writes when there is room again."""
+    event = Shipped(1, (ShippedRange("0/n-3", U, 0, ((0, 0, 2),), (1, 0, 2)),), b"ab")
+    files = files_of(world)
+    full = OSError(errno.ENOSPC, "full")
+    for name in ("write_epochs", "write_topic_id"):
+        with monkeypatch.context() as patched:
+            patched.setattr(shipped, name, Mock(side_effect=full))
+            with pytest.raises(OSError, match="full"):
+                files.apply(event)
+    files.apply(event)
+    assert read_epochs(world.log_dirs[0] / "n-3") == [(0, 0)]
+    assert files.made == ["0/n-3"]
 
 
 def test_a_topic_under_an_old_name_has_its_own_log_start(world: CutWorld) -> None:

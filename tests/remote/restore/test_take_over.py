@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpbroker.remote.ledger.events import TopicDeleted, TopicRestored
+from mpbroker.remote.ledger.events import Exported, TopicDeleted, TopicRestored
 from mpbroker.remote.ledger.ledger import Fenced, Ledger
 from mpbroker.remote.ledger.owner import OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
@@ -26,8 +26,12 @@ DIRECTORY = "0/t-0"
 
 @pytest.fixture
 def world(tmp_path: Path) -> CutWorld:
-    """A cut with one segment in the ledger, which has got a second one since."""
-    made = CutWorld(tmp_path)
+    return made_world(tmp_path)
+
+
+def made_world(root: Path) -> CutWorld:
+    """Make a cut with one segment in the ledger, which has got a second one since."""
+    made = CutWorld(root)
     (made.log_dirs[0] / "t-0").mkdir()
     (made.log_dirs[0] / "t-0" / PARTITION_METADATA).write_bytes(text_of_id(TOPIC_ID))
     made.ledger.append([TOPIC, segment(0)])
@@ -125,6 +129,13 @@ def test_three_owners_in_a_row_have_one_lineage(world: CutWorld) -> None:
     assert bases(read(world.objects)) == [0, 15]
 
 
+def test_a_ledger_that_was_exported_is_not_taken_over(world: CutWorld) -> None:
+    world.ledger.append([Exported("cluster", 1, "host")])
+    with pytest.raises(RestoreRefused, match="Apache Kafka may write to the object store since"):
+        taken(world)
+    assert read(world.objects).state.exported is not None
+
+
 def test_an_owner_that_wrote_a_moment_ago_is_not_replaced(world: CutWorld) -> None:
     last = read(world.objects).last
     assert last is not None
@@ -139,12 +150,7 @@ def test_a_kill_at_any_step_leaves_a_ledger_that_can_be_taken_over(tmp_path: Pat
     while True:
         root = tmp_path / str(at)
         root.mkdir()
-        world = CutWorld(root)
-        (world.log_dirs[0] / "t-0").mkdir()
-        (world.log_dirs[0] / "t-0" / PARTITION_METADATA).write_bytes(text_of_id(TOPIC_ID))
-        world.ledger.append([TOPIC, segment(0)])
-        world.cut()
-        world.ledger.append([segment(10)])
+        world = made_world(root)
         killing = KillingStore(world.objects, at, is_applied=is_applied)
         with suppress(Killed):
             taken(world, killing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -53,6 +54,24 @@ def test_nothing_is_cut_before_the_ledger_is_ours(world: TierWorld, thread: Cutt
     assert world.count(Counter.COUNT_REMOTE_CUT_PAUSE_US) > 0
 
 
+def test_the_newest_cut_needs_what_the_store_has_until_one_has_the_local_files(
+    world: TierWorld, thread: Cutting
+) -> None:
+    key = TOPIC_ID, 0
+    world.turn()
+    assert world.added()
+    assert not thread.needs(key)
+    thread.turn()
+    assert thread.needs(key)
+    world.configure(remote_storage_enable="false", remote_log_delete_on_disable="true")
+    assert thread.needs(key)
+    # A successor has not read it yet.
+    thread._cutter = None
+    assert thread.needs(key)
+    thread.turn()
+    assert not thread.needs(key)
+
+
 def test_a_successor_knows_when_the_newest_cut_was_made(
     world: TierWorld, thread: Cutting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,6 +98,22 @@ def test_a_cut_that_cannot_be_made_is_counted_and_the_next_one_is(
     assert world.state().cuts == []
     thread.turn()
     assert len(world.state().cuts) == 1
+
+
+def test_what_a_start_waits_for_is_logged_once(
+    world: TierWorld, thread: Cutting, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Check that a log is not filled by what is tried twice a second."""
+    caplog.set_level(logging.INFO)
+    world.turn()
+    thread._first_cut = world.rig.memory.words("first_cut")
+    with monkeypatch.context() as patched:
+        patched.setattr(Cutter, "make", refusing)
+        for _ in range(3):
+            thread.turn()
+    assert [text for text in caplog.messages if "no cut is made" in text] == [
+        "no cut is made: log 0 is starting or stopping. Others wait for it: this is tried until it succeeds"
+    ]
 
 
 def refusing(*_: object) -> Cut:

@@ -306,7 +306,13 @@ def test_a_partition_whose_copies_are_disabled_keeps_what_the_store_has(worlds: 
 
 def test_a_partition_that_is_tiered_no_more_loses_what_the_store_has(world: TierWorld) -> None:
     world.turn()
+    before = world.added()
     world.configure(remote_storage_enable="false", remote_log_delete_on_disable="true")
+    world.needed = {(TOPIC_ID, 0)}
+    world.turn()
+    # A restore of the newest cut would miss it.
+    assert world.added() == before
+    world.needed.clear()
     world.turn()
     assert world.added() == []
     assert world.file() == ()

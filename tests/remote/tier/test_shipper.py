@@ -140,7 +140,7 @@ def test_nobody_is_told_before_the_ledger_has_it(shipping: Shipping, fault: Faul
     assert shipping.world.rig.replies() == []
     assert shipping.rung == 0
     store.deliver()
-    shipping.shipper._failed(StoreError("away"))
+    shipping.shipper._outage.failed(StoreError("away"))
     assert shipping.world.count(Counter.COUNT_REMOTE_DOWN_SINCE_MS) > 0
     assert shipping.shipper.turn()
     assert shipping.world.count(Counter.COUNT_REMOTE_DOWN_SINCE_MS) == 0

@@ -22,6 +22,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
+from spark_integration.tables import snapshots
 from spark_integration.tables.catalog import LakeSettings, open_catalog
 from spark_integration.tables.data_files import Written, data_file, row_files
 from spark_integration.tables.spans import ERROR_ROWS, OFFSETS, Covered, Span
@@ -70,12 +71,8 @@ def append(table: Table, start: int, end: int, *, day: int = 30, error: str | No
 
 def commit(table: Table, file: Written, properties: dict[str, str]) -> None:
     """Append a file; without properties, as another writer does."""
-    made = data_file(table, file)
-    with (
-        table.transaction() as transaction,
-        transaction._append_snapshot_producer(properties) as adding,
-    ):
-        adding.append_data_file(made)
+    with table.transaction() as transaction:
+        snapshots.append(transaction, [data_file(table, file)], properties)
 
 
 def offsets(table: Table) -> list[tuple[int, int]]:

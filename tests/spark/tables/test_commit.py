@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -93,7 +94,6 @@ def test_two_jobs(world: World) -> None:
         return found
 
     second._written = slow  # type: ignore[method-assign, assignment]
-    assert second.round() == (True, [])
     second.run(once=True)
     assert world.rows() == world.log.rows()
     assert (first.done.commits, second.done.commits) == (1, 0)
@@ -178,12 +178,22 @@ def test_a_store_that_stays_away(world: World) -> None:
     store = FaultStore(world.memory)
     life = world.life(store)
     store.plan("create", *[Fault.ERROR] * 100)
-    _, failed = life.round()
-    assert len(failed) == 1
-    assert TABLE in failed[0]
-    assert "outcome is unknown" in failed[0]
+    with pytest.raises(JobError, match=rf"not up to date: {TABLE}: .*outcome is unknown"):
+        life.run(once=True)
     world.life().run(once=True)
     assert world.rows() == world.log.rows()
+
+
+def test_rows_that_others_delete_stay_deleted(world: World) -> None:
+    world.life().run(once=True)
+    world.table().delete("_timestamp < '1970-01-02T00:00:00+00:00'")
+    before = world.covered()
+    world.log.append(0, 2, day=1)
+    world.life().run(once=True)
+    assert world.rows() == Counter(
+        {row: count for row, count in world.log.rows().items() if row[0] == 1 or row[1] >= 3}
+    )
+    assert world.covered().ends().keys() == before.ends().keys()
 
 
 @each("seed", short=[1], long=range(1, 40))
@@ -200,8 +210,8 @@ def test_a_random_walk(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
         odds = {Fault.ERROR: 0.03, Fault.LOST: 0.03, Fault.LATE: 0.03}
         stores.append(FaultStore(world.memory, chance, odds))
         life = world.life(KillingStore(stores[-1], chance.randint(0, 120), is_applied=chance.random() < 0.5))
-        with suppress(Killed):
-            life.round()
+        with suppress(Killed, JobError):
+            life.run(once=True)
 
     def days_pass() -> None:
         # No request is days late.

@@ -34,7 +34,7 @@ def paths(table: Table) -> list[str]:
 
 
 def rewritten(table: Table, urls: list[str]) -> object:
-    return data_file(table, Rewriting(row_files(table), table.schema()).rewrite(urls))
+    return data_file(table, Rewriting(row_files(table)).rewrite(urls))
 
 
 def test_small_files_become_one_and_a_try_that_loses_leaves_none(
@@ -123,7 +123,7 @@ def test_executors_get_no_secret_of_the_catalog(tmp_path: Path) -> None:
     catalog.create_namespace("lake")
     table = catalog.create_table(NAME, SCHEMA, location=where.url(NAME), partition_spec=BY_DAY)
     append(table, 0, 1)
-    rewriting = Rewriting(row_files(table), table.schema())
+    rewriting = Rewriting(row_files(table))
     assert b"pw-1234" not in pickle.dumps(rewriting)
     assert rewriting.rewrite(paths(table)).footer.num_rows == 2
     catalog.close()

@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import duckdb
 import polars as pl
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from mpbroker.storage.checkpoints import write_epochs
 from spark_integration.jobs.frame import JobError
-from spark_integration.tables import store_io
+from spark_integration.tables import job, store_io
 from spark_integration.tables.job import TablesJob
 from spark_integration.tables.settings import read_settings
+from tests.support.polling import until
 from tests.support.spark_here import Here
 from tests.support.spark_logs import FakeBroker, PartitionWriter, fill
 
@@ -121,3 +124,51 @@ def test_a_failure_of_one_table_leaves_the_others(
     with pytest.raises(JobError, match=r"a\.missing: topic missing is not in the log directory"):
         TablesJob(spark, read_settings(declared)).run(once=True)
     assert places(declared.parent / "lake") == written(writers)
+
+
+def test_catalogs_of_topics_are_lent_until_topics_are_looked_up_again(
+    declared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Mock] = []
+    monkeypatch.setattr(job, "open_topics", lambda _: opened.append(Mock()) or opened[-1])
+    topics = job._Topics(read_settings(declared))
+    with topics.catalog() as first:
+        with topics.catalog() as other:
+            assert first is not other
+        with topics.catalog() as again:
+            assert again is other
+        topics.renew()
+    with topics.catalog() as new:
+        assert new not in (first, other)
+    assert [one.close.call_count for one in opened] == [1, 1, 0]
+    topics.close()
+    assert new.close.call_count == 1
+
+
+def test_a_slow_table_holds_up_no_other(
+    spark: SparkSession,
+    declared: Path,
+    log_dir: Path,
+    writers: list[PartitionWriter],
+    fake_broker: FakeBroker,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rows of one are decoded when the other has its commit."""
+    visits = PartitionWriter(log_dir, "visits")
+    fill(visits, 1)
+    fake_broker.publish(visits)
+    commit = declared.parent / "lake" / "shop" / "visits" / "metadata" / "v2.metadata.json"
+    write = job.write
+
+    def slow(frame: DataFrame, table: Any, decode: Any) -> Any:
+        def late(batch: Any) -> Any:
+            until(commit.exists, "the other table has its commit")
+            return decode(batch)
+
+        return write(frame, table, late if table.name()[-1] == "orders" else decode)
+
+    monkeypatch.setattr(job, "write", slow)
+    found = TablesJob(spark, read_settings(declared))
+    found.run(once=True)
+    assert places(declared.parent / "lake") == written(writers)
+    assert (found.done.commits, found.done.rows) == (3, 90)

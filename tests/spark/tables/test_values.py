@@ -134,6 +134,8 @@ def test_numbers_are_exact_or_an_error() -> None:
         b'{"g": 1e300}',
         b'{"id": 1.5}',
         b'{"id": 1e99999}',
+        b'{"id": 1e-999999999}',
+        b'{"id": 1e999999999}',
     ]
     first, *others = rows(plan, [value, *wrong])
     assert first == good(d=Decimal("123456789012345678.91"), f=1000.0, g=0.5, id=4, text='{"a":[1.50]}')

@@ -12,63 +12,59 @@ final class ReadMetrics {
     return new CustomMetric[] {new Bytes(), new RecordsOfFiles(), new RecordsOfBucket(), new RecordsFetched()};
   }
 
-  /** Counts the bytes of record batches as they are stored. */
-  public static final class Bytes extends CustomSumMetric {
-    static final String NAME = "bytesRead";
+  private abstract static class Sum extends CustomSumMetric {
+    private final String name;
+    private final String description;
+
+    Sum(String name, String description) {
+      this.name = name;
+      this.description = description;
+    }
 
     @Override
     public String name() {
-      return NAME;
+      return name;
     }
 
     @Override
     public String description() {
-      return "bytes of record batches read";
+      return description;
+    }
+  }
+
+  /** Counts the bytes of record batches as they are stored. */
+  public static final class Bytes extends Sum {
+    static final String NAME = "bytesRead";
+
+    public Bytes() {
+      super(NAME, "bytes of record batches read");
     }
   }
 
   /** Counts the records that tasks read from segment files. */
-  public static final class RecordsOfFiles extends CustomSumMetric {
+  public static final class RecordsOfFiles extends Sum {
     static final String NAME = "recordsFromFiles";
 
-    @Override
-    public String name() {
-      return NAME;
-    }
-
-    @Override
-    public String description() {
-      return "records read from files";
+    public RecordsOfFiles() {
+      super(NAME, "records read from files");
     }
   }
 
   /** Counts the records that tasks read from a bucket. */
-  public static final class RecordsOfBucket extends CustomSumMetric {
+  public static final class RecordsOfBucket extends Sum {
     static final String NAME = "recordsFromBucket";
 
-    @Override
-    public String name() {
-      return NAME;
-    }
-
-    @Override
-    public String description() {
-      return "records read from the bucket";
+    public RecordsOfBucket() {
+      super(NAME, "records read from the bucket");
     }
   }
 
   /** Counts the records that tasks fetched from brokers. */
-  public static final class RecordsFetched extends CustomSumMetric {
+  public static final class RecordsFetched extends Sum {
     static final String NAME = "recordsFetched";
 
-    @Override
-    public String name() {
-      return NAME;
-    }
-
-    @Override
-    public String description() {
-      return "records fetched from brokers";
+    public RecordsFetched() {
+      super(NAME, "records fetched from brokers");
     }
   }
 
