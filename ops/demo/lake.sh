@@ -129,7 +129,8 @@ echo '$ rm -r broker1 broker2'
 # Processes of theirs may be about to end.
 until rm -rf broker1 broker2 2>/dev/null; do sleep 0.1; done
 echo "The store has it all, and is read without a broker:"
-show python "$bucket" count "$url"
+show python "$bucket" count "$url" | tee read
+grep -qx 30000 read || give_up "records are missing in the store"
 
 say "6. All comes back from the store"
 show mpbroker restore --from "$url" --log-dirs broker3 --take-over --force
