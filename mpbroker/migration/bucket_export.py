@@ -160,7 +160,7 @@ class BucketExport:
         yield f"rsm.config.storage.{key}={parts.netloc}"
         if prefix := parts.path.strip("/"):
             yield f"rsm.config.key.prefix={prefix}/"
-        yield "# region, endpoint and credentials of the object store: see the plug-in's docs/configs.rst"
+        yield "# region, endpoint and credentials of the object store: see the plug-in's reference of settings"
 
 
 _BACKENDS: Final = "io.aiven.kafka.tieredstorage.storage"

@@ -99,7 +99,7 @@ def decode_manifest(body: bytes) -> tuple[int, IndexSizes]:
     except msgspec.DecodeError as error:
         raise ManifestRefused(f"it is no manifest that this version knows: {error}") from error
     if manifest.version != _VERSION:
-        raise ManifestRefused(f"it has version {manifest.version}, this version of mpbroker reads {_VERSION}")
+        raise ManifestRefused(f"it has version {manifest.version}, and only version {_VERSION} is known here")
     if manifest.encryption is not None:
         raise ManifestRefused("the segment is encrypted, and mpbroker has no keys")
     if manifest.compression:
