@@ -166,7 +166,7 @@ class BucketExport:
         yield f"rsm.config.storage.{key}={parts.netloc}"
         if prefix := parts.path.strip("/"):
             yield f"rsm.config.key.prefix={prefix}/"
-        yield "# region, endpoint and credentials of the object store: see the plug-in's docs/configs.rst"
+        yield "# region, endpoint and credentials of the object store: see the plug-in's documentation"
 
 
 def _check_follows(path: Path, segments: list[SegmentAdded]) -> None:

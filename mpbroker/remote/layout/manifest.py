@@ -99,11 +99,11 @@ def decode_manifest(body: bytes) -> tuple[int, IndexSizes]:
     except msgspec.DecodeError as error:
         raise ManifestRefused(f"it is no manifest that this version knows: {error}") from error
     if manifest.version != _VERSION:
-        raise ManifestRefused(f"it has version {manifest.version}, this version of mpbroker reads {_VERSION}")
+        raise ManifestRefused(f"it has version {manifest.version}, and {_VERSION} alone can be read")
     if manifest.encryption is not None:
         raise ManifestRefused("the segment is encrypted, and mpbroker has no keys")
     if manifest.compression:
-        raise ManifestRefused("the segment is compressed as a whole (compression.enabled of the plug-in)")
+        raise ManifestRefused("the segment is compressed as a whole, by the plug-in")
     parts = [manifest.segment_indexes.get(name) or _Part(-1, 0) for name in _INDEXES]
     sizes = IndexSizes(*(part.size for part in parts))
     if any(part.size and part.position != at for part, at in zip(parts, sizes.positions, strict=True)):
