@@ -202,8 +202,8 @@ class BucketImport:
         was_killed = isinstance(state.leader, TakenOver) and state.leader.imported
         if reader.last is not None and state.exported is None and not was_killed:
             raise CannotMove(
-                f"{url} belongs to a broker of mpbroker, and was not exported: only mpbroker remote export "
-                "gives an object store to Kafka"
+                f"{url} belongs to a broker of mpbroker, and was not exported: start that, or name the "
+                "prefix that Kafka's plug-in uses"
             )
 
     def _copied(self, image: ClusterImage, there: Replicas) -> Mapping[Key, list[CopiedSegment]]:
