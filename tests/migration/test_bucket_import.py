@@ -232,11 +232,11 @@ def test_the_commands(
     printed = capsys.readouterr().out
     assert "0 delegation tokens, 2 segments in the object store\n" in printed
     assert f"  rsm.config.storage.root={store}\n" in printed
-    with monkeypatch.context() as patch, pytest.raises(CliError, match="store: it overwrites$"):
-        patch.setattr(
-            "mpbroker.migration.bucket_import.check_store", Mock(side_effect=StoreUnfit("it overwrites"))
-        )
-        migration.remote_import([ours.path], url)
+    with monkeypatch.context() as patch:
+        unfit = Mock(side_effect=StoreUnfit("it overwrites"))
+        patch.setattr("mpbroker.migration.bucket_import.check_store", unfit)
+        with pytest.raises(CliError, match=r"store: it overwrites$"):
+            migration.remote_import([ours.path], url)
     migration.remote_import([ours.path], url)
     printed = capsys.readouterr().out
     assert f"-o remote.log.storage.system.enable=true -o mpbroker.remote.url={url}\n" in printed
