@@ -157,7 +157,9 @@ def _refusals(paths: list[Path], url: str | None) -> Iterator[None]:
         raise CliError(f"{error}. Nothing was changed") from error
     except StoreRefused as error:
         raise CliError(str(error), USAGE_ERROR) from error
-    except (StoreError, StoreUnfit) as error:
+    except StoreUnfit as error:
+        raise CliError(f"{url}: {error}") from error
+    except StoreError as error:
         raise CliError(f"{url}: {error}. Run the same command again when the object store answers") from error
     except OSError as error:
         raise file_error(error, paths[0]) from error
