@@ -154,7 +154,9 @@ def _refusals(paths: list[Path], url: str | None) -> Iterator[None]:
     try:
         yield
     except (CannotMove, FatalError) as error:
-        raise CliError(f"{error}. Nothing was changed") from error
+        # The ledger may have an entry more, which does no harm.
+        unchanged = "Nothing was changed" if url is None else "Directories and object store stay whose they were"
+        raise CliError(f"{error}. {unchanged}") from error
     except StoreRefused as error:
         raise CliError(str(error), USAGE_ERROR) from error
     except StoreUnfit as error:
