@@ -155,8 +155,8 @@ def _refusals(paths: list[Path], url: str | None) -> Iterator[None]:
         yield
     except (CannotMove, FatalError) as error:
         # The ledger may have an entry more, which does no harm.
-        unchanged = "Nothing was changed" if url is None else "Directories and object store stay whose they were"
-        raise CliError(f"{error}. {unchanged}") from error
+        kept = "Nothing was changed" if url is None else "Directories and object store stay whose they were"
+        raise CliError(f"{error}. {kept}") from error
     except StoreRefused as error:
         raise CliError(str(error), USAGE_ERROR) from error
     except StoreUnfit as error:
