@@ -81,6 +81,18 @@ def test_segments_enter_the_ledger_under_their_names(kafkas: ExportedBucket) -> 
         imported(kafkas)
 
 
+def test_segments_that_kafka_has_copied_once_more_replace_the_former_ones(tmp_path: Path) -> None:
+    """As it does where a topic's tiering is turned off, with its segments, and on again."""
+    made = ExportedBucket(tmp_path / "data")
+    export([made.path], ("localhost", 9093), is_dry=False, bucket=made.bucket)
+    finished = [made.copied(*offsets)[1] for offsets in ((0, 3), (3, 6))]
+    deleted = [one[:-2] + bytes([state, 0]) for one in finished for state in (2, 3)]
+    made.start_kafka(*deleted, *made.copied(3, 6, segment_id=b"another segment!"))
+    imported(made)
+    check_ours(made, [3])
+    assert made.state().segments_of(made.topic_id, 0)[0].segment_id == b"another segment!"
+
+
 def test_a_bucket_that_had_no_ledger_gets_one(kafkas: ExportedBucket) -> None:
     for name in [name for name in kafkas.memory.objects if name.startswith("mpbroker/")]:
         del kafkas.memory.objects[name]

@@ -82,14 +82,17 @@ class ExportedBucket:
             build_batch([record] * 6, base_offset=base, leader_epoch=3)
         )
 
-    def put(self, base: int, end: int, *, manifest: bytes | None = None) -> SegmentAdded:
+    def put(
+        self, base: int, end: int, *, manifest: bytes | None = None, segment_id: bytes = b""
+    ) -> SegmentAdded:
         """Put the objects of a segment into the store; return the event that names them."""
         epochs = tuple((epoch, max(start, base)) for epoch, start in ((0, 0), (3, 5)) if start < end)
         if base >= 5:
             epochs = epochs[1:]
         log, indexes = b"l" * (100 + base), bytes([base]) * sum(PARTS)
         event = SegmentAdded(
-            *(self.topic_id, 0, "orders", base.to_bytes(16, "big"), base, end, len(log), 1, epochs, PARTS),
+            *(self.topic_id, 0, "orders", segment_id or base.to_bytes(16, "big"), base, end, len(log), 1),
+            *(epochs, PARTS),
             has_aborted=False,
             log_crc=checksum(log),
             indexes_crc=checksum(indexes),
@@ -135,6 +138,8 @@ class ExportedBucket:
             file.writelines(batches)
         write_epochs(self.home, [(0, 0), (3, 5)])
 
-    def copied(self, base: int, end: int, *, manifest: bytes | None = None) -> tuple[bytes, bytes]:
+    def copied(
+        self, base: int, end: int, *, manifest: bytes | None = None, segment_id: bytes = b""
+    ) -> tuple[bytes, bytes]:
         """Copy a segment as Kafka does; return the records of it."""
-        return records_of(self.put(base, end, manifest=manifest), NODE, 5)
+        return records_of(self.put(base, end, manifest=manifest, segment_id=segment_id), NODE, 5)
