@@ -190,7 +190,8 @@ class BucketView:
         """Return the ends that restores since a generation have kept: other records may follow them now.
 
         Nothing is lost of a broker that had acknowledged records only when they were in the bucket, but by a
-        restore of an earlier cut. Otherwise a standby that takes over goes on at the newest cut, too.
+        restore of an earlier cut. Otherwise a standby that takes over goes on at the newest cut, too. An
+        import goes on with the log directories.
         """
         found = []
         with store_errors():
@@ -199,7 +200,8 @@ class BucketView:
                 entry = decode_entry(seq, self.store.get(entry_name(seq)))
                 first = entry.events[0]
                 assert isinstance(first, Started | TakenOver)
-                if later is not None and not (later.shipped == -1 and first.acks == "ledger"):
+                keeps_all = later is not None and later.shipped == -1 and first.acks == "ledger"
+                if later is not None and not (keeps_all or later.imported):
                     found.append(self._kept(later.cut_id, committed=committed))
                 if entry.header.generation <= generation:
                     break

@@ -45,7 +45,8 @@ def test_a_claim_begins_the_next_generation(owner: Ledger, store: FaultStore) ->
         owner.append([TOPIC])
 
 
-def test_a_claim_that_would_make_the_ledger_unreadable_is_refused(owner: Ledger, store: FaultStore) -> None:
+@pytest.mark.usefixtures("owner")
+def test_a_claim_that_would_make_the_ledger_unreadable_is_refused(store: FaultStore) -> None:
     with pytest.raises(EventRefused):
         new_claim(read(store), [TAKEN, segment(0)])
 
