@@ -43,6 +43,7 @@ from mpbroker.remote.ledger.events import (
     SegmentsRemoved,
     Started,
     TakenOver,
+    TopicDeleted,
     TopicRestored,
     TopicSet,
 )
@@ -131,10 +132,12 @@ class BucketImport:
                 self._events.append(TopicSet(topics[topic_id], topic_id, count, settings))
             elif topic.deleted_ms is not None:
                 self._events.append(TopicRestored(topic_id))
+        live = {one.topic_id for one in state.topics.values() if one.deleted_ms is None}
+        self._events += map(TopicDeleted, sorted(live - topics.keys()))
         for key, segments in state.segments.items():
             kept = {one.objects.segment_id for one in copied.get(key, ())}
             gone = tuple(one.segment_id for one in segments if one.segment_id not in kept)
-            if gone and key[0] in topics:
+            if gone and key[0] in live | topics.keys():
                 self._events.append(SegmentsRemoved(*key, gone))
         self._events += new
         self._paths = {

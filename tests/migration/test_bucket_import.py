@@ -17,6 +17,7 @@ from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.from_kafka import Import, import_
 from mpbroker.migration.segment_records import SEGMENTS_TOPIC
 from mpbroker.migration.to_kafka import export
+from mpbroker.protocol.messages import RemoveTopicRecord
 from mpbroker.remote.ledger.events import Shipped
 from mpbroker.remote.store.directory import DirectoryStore
 from mpbroker.remote.store.self_test import StoreUnfit, check_store
@@ -94,6 +95,17 @@ def test_segments_that_kafka_has_copied_once_more_replace_the_former_ones(tmp_pa
     imported(made)
     check_ours(made, [3])
     assert made.state().segments_of(made.topic_id, 0)[0].segment_id == b"another segment!"
+
+
+def test_a_topic_that_kafka_has_deleted_leaves_the_ledger(kafkas: ExportedBucket) -> None:
+    topic_id = kafkas.topic_id
+    kafkas.append(RemoveTopicRecord(topic_id))
+    for path in kafkas.path.glob("orders-*"):
+        shutil.rmtree(path)
+    imported(kafkas)
+    state = kafkas.state()
+    assert (state.topics, state.segments) == ({}, {})
+    assert sorted(one.segment.base for one in state.removed.values()) == [0, 3]
 
 
 def test_a_bucket_that_had_no_ledger_gets_one(kafkas: ExportedBucket) -> None:

@@ -12,7 +12,7 @@ from mpbroker.migration.bucket_export import Bucket
 from mpbroker.migration.from_kafka import import_
 from mpbroker.migration.metadata_log import read_image
 from mpbroker.migration.segment_records import SEGMENTS_TOPIC, metadata_partition, records_of
-from mpbroker.protocol.messages import ConfigRecord
+from mpbroker.protocol.messages import ConfigRecord, Message
 from mpbroker.records.batch import checksum
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
@@ -68,9 +68,9 @@ class ExportedBucket:
     def topic_id(self) -> bytes:
         return self.kafka.topic_id("orders")
 
-    def append(self, *records: ConfigRecord) -> None:
-        """Add records to the metadata of a stopped mpbroker."""
-        base = read_image(self.kafka.metadata, is_log_whole=True).next_offset
+    def append(self, *records: Message) -> None:
+        """Add records to the metadata of a stopped mpbroker, or of a Kafka."""
+        base = read_image(self.kafka.metadata).next_offset
         with (self.kafka.metadata / segment_name(0)).open("ab") as file:
             file.write(build_metadata_batch(encoded(*records), 1, base))
 
