@@ -191,7 +191,8 @@ class BucketView:
 
         A restore keeps what its cut has, and so does a standby that takes over. They keep everything, and are
         left out, if the broker acknowledged records only when the bucket had them, and the cut is not an
-        earlier one.
+        earlier one. An import from Kafka goes on with the log
+        directories, which have everything.
         """
         found = []
         with store_errors():
@@ -200,7 +201,8 @@ class BucketView:
                 entry = decode_entry(seq, self.store.get(entry_name(seq)))
                 first = entry.events[0]
                 assert isinstance(first, Started | TakenOver)
-                if later is not None and not (later.shipped == -1 and first.acks == "ledger"):
+                keeps_all = later is not None and later.shipped == -1 and first.acks == "ledger"
+                if later is not None and not (keeps_all or later.imported):
                     found.append(self._kept(later.cut_id, committed=committed))
                 if entry.header.generation <= generation:
                     break

@@ -337,6 +337,21 @@ def test_a_checkpoint_notices_a_restore(
         assert [(one.start, one.end) for one in run.plan(end, later)] == [(270, 280)]
 
 
+@pytest.mark.usefixtures("always_new")
+def test_a_stream_goes_on_when_the_bucket_was_kafkas(filled: BucketWorld, writer: PartitionWriter) -> None:
+    """Kafka went on with the log, so nothing is reported as lost."""
+    with closing(stream(filled.url)) as run:
+        at = run.next_end(run.initial())
+    filled.to_kafka_and_back()
+    with closing(stream(filled.url)) as run:
+        assert run.next_end(at)["t"] == at["t"], "the bucket has less until the first cut"
+        fill(writer, 2)
+        filled.publish("t", row_of(writer))
+        filled.cut()
+        end = run.next_end(at)
+        assert [(one.start, one.end) for one in run.plan(at, end)] == [(250, 270)]
+
+
 @pytest.mark.process
 def test_credentials_are_only_in_the_environment(filled: BucketWorld, tmp_path: Path) -> None:
     with object_store_server(tmp_path) as server:

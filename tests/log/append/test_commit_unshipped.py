@@ -18,7 +18,7 @@ from mpbroker.ipc.unshipped import Place, Unsent, read_round, round_number
 from mpbroker.log.append.turn_partitions import ship_log_start
 from mpbroker.log.process import LogProcess
 from mpbroker.storage import names
-from tests.support.log_rig import MakeRig, Result, Rig, end, ensure
+from tests.support.log_rig import TOPIC_ID, MakeRig, Result, Rig, end, ensure
 from tests.support.log_writer import make_batch
 from tests.support.polling import until
 from tests.support.stepped_log import Broker, settle
@@ -294,6 +294,23 @@ def test_no_log_start_is_shipped_of_a_partition_that_changes_its_directory(gated
     next(steps)
     assert log.state.unsynced
     gated.ship()
+
+
+def test_no_log_start_is_shipped_of_a_partition_that_is_removed_meanwhile(gated: Gated) -> None:
+    """A commit round would keep a pointer to what is freed."""
+    gated.produce(make_batch(3))
+    gated.ship()
+    log = gated.broker.log()
+    log.is_paused = True
+    steps = gated.process.deletion._shipped([(log, 3)])
+    next(steps)
+    gated.rig.call(calls.RemoveTopic("t", TOPIC_ID))
+    gated.broker.settle()
+    log.is_paused = False
+    with pytest.raises(StopIteration) as ended:
+        next(steps)
+    assert ended.value.value == {}
+    assert not log.state.unsynced
 
 
 def _end_of(steps: Generator[None, None, calls.DeletedRecords]) -> calls.DeletedRecords | None:
