@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
-from mpbroker.protocol.topic_names import METADATA_TOPIC
+from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from mpbroker.reading.bucket_store import BUCKET, open_bucket, read_stored, store_errors
 from mpbroker.reading.errors import CorruptLog, SourceUnavailable
 from mpbroker.reading.plan import Restores, StoredBytes, StoredSegment
@@ -228,8 +228,8 @@ class BucketView:
         try:
             for one in reversed(cuts[-_CUTS_TRIED:]):
                 manifest = self._manifest(one.event)
-                # The first cut of a start may be made before partitions are open: then it has no ends.
-                if manifest.ends:
+                # The first cut of a start may be made before partitions are open: only metadata has its end.
+                if any(end.topic_id != METADATA_TOPIC_ID for end in manifest.ends):
                     break
         except ObjectMissing:
             # The owner may have made a newer cut, and deleted this one.

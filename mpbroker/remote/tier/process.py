@@ -94,7 +94,8 @@ class TierProcess:
         self._instants.submit(int).result()
         self._first_cut = memory.words("first_cut") if config.ships_rounds else None
         self._cutting = Cutting(
-            *(config, self.tier, context.counters, self._cutter, self._step_back, self._first_cut)
+            *(config, self.tier, context.counters, self._cutter, self._step_back, self._first_cut),
+            are_open=lambda: self._topics.now is not None,
         )
         self._shipper = self._make_shipper()
         self._renewing = Renewing(self.tier, leadership, config.mpbroker_remote_lease_ms)

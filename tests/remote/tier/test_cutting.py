@@ -20,7 +20,7 @@ from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.restore.plan import make_plan
 from mpbroker.remote.restore.take_over import take_over
 from mpbroker.remote.store.object_store import ObjectStore
-from mpbroker.remote.tier import tier_store
+from mpbroker.remote.tier import cutting, tier_store
 from mpbroker.remote.tier.cutting import FIRST_CUT_RETRY_S, Cutting
 from mpbroker.remote.tier.tier_store import LOOK_S, Stopped
 from tests.support.cut_world import instants_of
@@ -114,6 +114,28 @@ def test_what_a_start_waits_for_is_logged_once(
     assert [text for text in caplog.messages if "no cut is made" in text] == [
         "no cut is made: log 0 is starting or stopping. Others wait for it: this is tried until it succeeds"
     ]
+
+
+def test_the_first_cut_of_a_start_is_followed_by_one_when_partitions_are_open(
+    world: TierWorld, thread: Cutting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that readers of the bucket need not wait a whole interval for the ends of partitions."""
+    world.turn()
+    thread._first_cut = world.rig.memory.words("first_cut")
+    opens = [False, False, True]
+    thread._are_open = lambda: opens.pop(0) if len(opens) > 1 else opens[0]
+    cuts: list[float] = []
+
+    def wait(_seconds: float) -> None:
+        cuts.append(world.count(Counter.COUNT_REMOTE_CUTS))
+        if len(cuts) == 5:
+            raise Stopped
+
+    monkeypatch.setattr(world.tier, "wait", wait)
+    monkeypatch.setattr(cutting, "FIRST_CUT_RETRY_S", 0.0)
+    thread.run()
+    # While it waits for the partitions, no cut is made; after the second one the interval counts.
+    assert cuts == [1, 1, 2, 2, 2]
 
 
 def refusing(*_: object) -> Cut:
