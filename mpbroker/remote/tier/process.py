@@ -32,6 +32,7 @@ from mpbroker.remote.cuts.files import Look
 from mpbroker.remote.cuts.instant import Broker, Instant, Rows, instant_at_rest, take_instant
 from mpbroker.remote.cuts.manifest import CutFile
 from mpbroker.remote.ledger.state import RemoteState
+from mpbroker.remote.restore.offline import bring_forward
 from mpbroker.remote.store.object_store import ObjectStore
 from mpbroker.remote.tier.cutting import Cutting
 from mpbroker.remote.tier.hand_over import HandOver
@@ -224,7 +225,7 @@ class TierProcess:
             take = partial(take_instant, control, broker, state, known, former, self._mark)
             return self._instants.submit(take).result()
 
-        return Cutter(store, broker, (self._cluster_id, config.node_id), instant, paced)
+        return Cutter(store, broker, (self._cluster_id, config.node_id), instant, paced, bring_forward)
 
     def _make_shipper(self) -> Shipper | None:
         """Return the shipper with mpbroker.remote.acks=ledger, else None."""

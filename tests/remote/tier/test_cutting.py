@@ -17,6 +17,7 @@ from mpbroker.remote.cuts.manifest import BUNDLES, CUTS, CutFile, shipped_name
 from mpbroker.remote.ledger.events import Shipped
 from mpbroker.remote.ledger.ledger import Fenced
 from mpbroker.remote.ledger.state import RemoteState
+from mpbroker.remote.restore.offline import bring_forward
 from mpbroker.remote.restore.plan import make_plan
 from mpbroker.remote.restore.take_over import take_over
 from mpbroker.remote.store.object_store import ObjectStore
@@ -37,7 +38,7 @@ def thread(world: TierWorld) -> Cutting:
     broker = Broker([world.rig.directory], rows)
 
     def cutter(store: ObjectStore, paced: Callable[[int], None]) -> Cutter:
-        return Cutter(store, broker, ("cluster", 1), instants_of(broker), paced)
+        return Cutter(store, broker, ("cluster", 1), instants_of(broker), paced, bring_forward)
 
     config = replace(world.rig.config, mpbroker_remote_checkpoint_retention_ms=0)
     return Cutting(config, world.tier, world.context.counters, cutter)
@@ -243,7 +244,7 @@ def test_what_was_shipped_goes_a_cut_later_than_the_first_one_that_has_it(world:
         def instant(state: RemoteState, known: Mapping[str, CutFile], former: Look) -> Instant:
             return taken(state, known, former)._replace(shipped=1)
 
-        return Cutter(store, broker, ("cluster", 1), instant, paced)
+        return Cutter(store, broker, ("cluster", 1), instant, paced, bring_forward)
 
     word = memory.words("first_cut")
     thread = Cutting(
