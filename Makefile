@@ -50,8 +50,8 @@ demo: $(BUILT) $(JAR) ## broker, kcat, and a PySpark job that reads what was jus
 pipeline: $(BUILT) $(JAR) ## a declarative pipeline of Spark on a broker of its own; goes on each time (ARGS='--kill --orders 5000')
 	$(BIN)/python -m ops.demo.pipeline $(ARGS)
 
-lake: $(SYNCED) $(BUILT) $(JAR) ## a broker with an object store and a standby: an upload, a kill, a take-over, lost disks, a restore; the topic as a table, read by DuckDB and Polars
-	@PATH="$(CURDIR)/$(BIN):$$PATH" ops/demo/lake.sh
+lake: $(SYNCED) $(BUILT) $(JAR) ## a broker with an object store (URL=s3://...: a bucket of yours) and a standby: an upload, a kill, a take-over, lost disks, a restore; the topic as a table, read by DuckDB and Polars
+	@PATH="$(CURDIR)/$(BIN):$$PATH" ops/demo/lake.sh $(URL)
 
 setup-spark: $(BUILT) $(JAR) ## .venv with what a broker and Spark need, and no more
 

@@ -327,9 +327,13 @@ def encoding(
         if text is None:
             _, schema = _of_subject(given, kind)
         else:
+            if kind is Kind.AVRO and text.isalpha():
+                # Registries want JSON, also of a type that is no more than its name.
+                text = f'"{text}"'
             schemas, bare = open_schemas(given.registry, given.headers), Schema(kind, text)
             if given.subject is None:
                 raise OptionError("subject is missing: the schema is registered under its name")
+            checked(Encoding(bare, message))
             number = (schemas.register if auto_register else schemas.find)(given.subject, bare)
             schema = bare._replace(id=number)
         if not schema.id:

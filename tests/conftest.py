@@ -20,8 +20,8 @@ from hypothesis import Phase, settings
 
 from mpbroker.ipc.topology import SharedMemory, Sizes
 from mpbroker.testing.broker import Broker
-from ops.bench.brokers import Mpbroker
-from tests.support import preloaded, spark_classes, spark_here
+from ops.bench.brokers import Kafka, Mpbroker
+from tests.support import client_tools, preloaded, spark_classes, spark_here
 
 # A loaded machine is slow, not wrong. To explain a failure, hypothesis would trace every line once more.
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink)
@@ -39,6 +39,7 @@ Mpbroker.always = ("-o", "log.journal.bytes=1048576", "-o", "socket.listen.backl
 # What is the same in each start is done once: tests of the start itself use its command.
 Mpbroker.launch = staticmethod(preloaded.launch)
 Broker._popen = staticmethod(preloaded.popen)
+Kafka.run_tool = staticmethod(lambda _java, words: client_tools.kafka_tool(*words))
 pytest_plugins = tuple(
     f"tests.support.{name}" for name in ("async_tests", "forms", "in_memory", "kinds", "workers")
 )

@@ -56,7 +56,7 @@ _GROUPS = (
     ("token", "cluster.token", "Create, list, renew and expire delegation tokens."),
     ("log", "host.log_files", "Print, check and repair the files of log directories."),
     ("ctl", "host.ctl", "Look at a running broker on this host, and steer it."),
-    ("remote", "remote.command", "The object store of tiered storage: state, causes, checks."),
+    ("remote", "remote.command", "The object store of tiered storage: state, checks, moves."),
     ("service", "host.service", "Make this installation a service of systemd."),
     ("spark", "spark.command", "Jobs on Spark: mirrors, audits, sessions."),
     ("tables", "tables.command", "Topics as Apache Iceberg tables, and tables back into topics."),

@@ -1,1 +1,1 @@
-"""Import from and export to Apache Kafka: moves the log directories of a stopped node with their contents."""
+"""Import from and export to Apache Kafka: directories and object store of a stopped node change hands."""

@@ -1,4 +1,4 @@
-"""The object store of an export: Apache Kafka goes on with it, by its topic `__remote_log_metadata`.
+"""Exports an object store: Apache Kafka goes on with it, by its topic `__remote_log_metadata`.
 
 The objects of segments stay as they are: Aiven's plug-in for Kafka reads and writes the same layout. The
 topic gets the records of all segments in the ledger. The ledger's last entry then says that the store is
@@ -48,6 +48,12 @@ _SETTINGS: Final[Mapping[str, str]] = {
 }
 """The settings of `__remote_log_metadata` (Kafka: TopicBasedRemoteLogMetadataManager)."""
 _EPOCH: Final = 0
+_BACKENDS: Final = "io.aiven.kafka.tieredstorage.storage"
+_BUCKETS: Final = {
+    "s3": ("s3.S3Storage", "s3.bucket.name"),
+    "gs": ("gcs.GcsStorage", "gcs.bucket.name"),
+    "az": ("azure.AzureBlobStorage", "azure.container.name"),
+}
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,7 @@ class Bucket:
 class BucketExport:
     """Gives the store of a stopped broker to Kafka: `check`, `write_topic`, `close_ledger`, each idempotent.
 
-    `segments` are what the ledger has of the topics.
+    `segments` are those that Kafka gets.
     """
 
     def __init__(self, bucket: Bucket, found: LogDirs) -> None:
@@ -74,7 +80,7 @@ class BucketExport:
     def check(self, image: ClusterImage, there: Replicas, *, is_dry: bool) -> None:
         """Read the ledger, check that the logs go on where it ends, and add Kafka's topic to the image.
 
-        Unless `is_dry`, an entry comes into the ledger: no request of the stopped broker can come after it.
+        Unless `is_dry`, add an entry to the ledger, so that a late request of the stopped broker is refused.
         Raises CannotMove, StoreError, OSError.
         """
         try:
@@ -83,7 +89,7 @@ class BucketExport:
             raise CannotMove(f"{self._bucket.url}: {error}") from error
         for (topic_id, partition), segments in sorted(self._reader.state.segments.items()):
             topic = image.topics.get(topic_id, "")
-            # Others are deleted, or no longer tiered: an import has their objects removed.
+            # The others were deleted, or are no longer tiered. An import has their objects removed.
             if topic in image.tiered:
                 _check_follows(there[topic, partition], segments)
                 self.segments += segments
@@ -160,19 +166,11 @@ class BucketExport:
         yield f"rsm.config.storage.{key}={parts.netloc}"
         if prefix := parts.path.strip("/"):
             yield f"rsm.config.key.prefix={prefix}/"
-        yield "# region, endpoint and credentials of the object store: see the plug-in's docs/configs.rst"
-
-
-_BACKENDS: Final = "io.aiven.kafka.tieredstorage.storage"
-_BUCKETS: Final = {
-    "s3": ("s3.S3Storage", "s3.bucket.name"),
-    "gs": ("gcs.GcsStorage", "gcs.bucket.name"),
-    "az": ("azure.AzureBlobStorage", "azure.container.name"),
-}
+        yield "# region, endpoint and credentials of the object store: see the plug-in's documentation"
 
 
 def _check_follows(path: Path, segments: list[SegmentAdded]) -> None:
-    """Raise CannotMove if a log has lost more than its segments in the object store have. Raises OSError."""
+    """Check that a log goes on where its segments in the object store end. Raises CannotMove, OSError."""
     bases = segments_of(path)
     if not bases or bases[0] > segments[-1].end:
         raise CannotMove(
@@ -183,9 +181,9 @@ def _check_follows(path: Path, segments: list[SegmentAdded]) -> None:
 
 
 def check_epochs(path: Path, epochs: Epochs, segments: Iterable[tuple[int, int, Epochs]]) -> None:
-    """Check that segments are of a log's history. `segments` are (base, end, leader epochs).
+    """Check that segments have their log's leader epochs. `segments` are (base, end, leader epochs).
 
-    Kafka deletes segments of other leader epochs than its log's. Raises CannotMove, OSError.
+    Kafka deletes a segment that has others. Raises CannotMove, OSError.
     """
     topic, _, number = path.name.rpartition("-")
     starts = path.parent / names.LOG_STARTS

@@ -1,8 +1,8 @@
-"""The object store of an import: mpbroker goes on with segments that Kafka and Aiven's plug-in wrote.
+"""Imports an object store: mpbroker goes on with segments that Kafka and Aiven's plug-in wrote.
 
 Kafka's topic `__remote_log_metadata` says which segments there are, their manifests how they are stored. They
-enter the ledger under their names, and no object is copied. One entry does it all, and makes the imported
-broker the ledger's owner. It comes before the log directories change hands. A killed import is run again.
+enter the ledger under their names, and no object is copied. One entry has all changes, and makes the imported
+broker the ledger's owner. It is written before the log directories change hands. Run a killed import again.
 """
 
 from __future__ import annotations
@@ -56,13 +56,14 @@ from mpbroker.storage.segments import batches_of, segments_of
 from mpbroker.storage.strict_stat import is_there
 
 Key = tuple[bytes, int]
-_FIX: Final = "Start Kafka on the directories again, and see to it there"
+_REPAIR: Final = "Start Kafka on the directories again, and repair the topic there"
+_COPY: Final = "Start Kafka on the directories again, copy the topic with MirrorMaker, and delete it"
 
 
 class BucketImport:
-    """Takes the store of a stopped Kafka: `check`, `claim`, and when the directories are ours `finish`.
+    """Takes the store of a stopped Kafka: `check`, `claim`, and `finish` when the directories are mpbroker's.
 
-    `count` is that of the segments which Kafka has in the store.
+    `count` is the number of segments that Kafka has in the store.
     """
 
     def __init__(self, bucket: Bucket, found: LogDirs) -> None:
@@ -75,7 +76,7 @@ class BucketImport:
         self.count = 0
 
     def take_back(self, *, is_dry: bool) -> None:
-        """Take back what was exported, and no Kafka was started on.
+        """Take back what was exported, if no Kafka was started on it.
 
         Raises CannotMove, StoreError, StoreUnfit, OSError.
         """
@@ -167,7 +168,7 @@ class BucketImport:
         remove_topic(self._found)
 
     def _check_prefix(self, topics: Container[bytes]) -> None:
-        """Check that all segments are of this cluster: the broker deletes those that its ledger lacks."""
+        """Check that all segments are of this cluster: the tier deletes those that its ledger lacks."""
         state = self._reader.state
         former = {one.segment.topic_id for one in state.removed.values()} | state.topics.keys()
         for found in self._store.list(""):
@@ -201,8 +202,8 @@ class BucketImport:
         was_killed = isinstance(state.leader, TakenOver) and state.leader.imported
         if reader.last is not None and state.exported is None and not was_killed:
             raise CannotMove(
-                f"{url} belongs to a broker of mpbroker, and was not exported: only mpbroker remote export "
-                "gives an object store to Kafka"
+                f"{url} belongs to a broker of mpbroker, and was not exported: start that, or name the "
+                "prefix that Kafka's plug-in uses"
             )
 
     def _copied(self, image: ClusterImage, there: Replicas) -> Mapping[Key, list[CopiedSegment]]:
@@ -220,7 +221,7 @@ class BucketImport:
                 for one in finished_segments(_values(path)):
                     grouped.setdefault((one.objects.topic_id, one.objects.partition), []).append(one)
             except (MalformedMessage, CorruptBatch) as error:
-                raise CannotMove(f"{path}: {error}. {_FIX}") from error
+                raise CannotMove(f"{path}: {error}. {_REPAIR}") from error
         found: dict[Key, list[CopiedSegment]] = {}
         for key, segments in grouped.items():
             home = there.get((image.topics.get(key[0], ""), key[1]))
@@ -231,7 +232,7 @@ class BucketImport:
                 found[key] = in_offset_order(segments)
             except ValueError as error:
                 raise CannotMove(
-                    f"{home}: {error}. Kafka served one of them for the offsets of both"
+                    f"{home}: {error}. Kafka served one of them for the offsets of both. {_COPY}"
                 ) from error
             check_epochs(
                 home, epochs_in(home), ((one.objects.base, one.end, one.epochs) for one in found[key])
@@ -246,13 +247,15 @@ class BucketImport:
             indexes = self._store.get(objects.indexes)
             log_size = self._store.size(objects.log)
         except ManifestRefused as error:
-            raise CannotMove(f"{self._bucket.url}: {objects.manifest}: {error}") from error
+            raise CannotMove(f"{self._bucket.url}: {objects.manifest}: {error}. {_COPY}") from error
         except ObjectMissing as error:
-            raise CannotMove(f"{self._bucket.url}: {error}. Kafka's records name its segment") from error
+            raise CannotMove(
+                f"{self._bucket.url}: {error}. Kafka's records name its segment. {_COPY}"
+            ) from error
         if not size == log_size == one.size or len(indexes) != sum(parts):
             raise CannotMove(
                 f"{self._bucket.url}: {objects.log} has {log_size} bytes and its indexes {len(indexes)}; "
-                f"Kafka's records say {one.size}, and its manifest {size} and {sum(parts)}"
+                f"Kafka's records say {one.size}, and its manifest {size} and {sum(parts)}. {_COPY}"
             )
         return SegmentAdded(
             topic_id=objects.topic_id,

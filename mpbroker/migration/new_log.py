@@ -1,4 +1,4 @@
-"""Writes the log of a partition that a move adds."""
+"""Writes the log of a partition that an export or an import adds."""
 
 from __future__ import annotations
 

@@ -125,14 +125,14 @@ def _apply(value: bytes, there: dict[bytes, tuple[_State, CopiedSegment]]) -> No
     state = _state_after_custom_metadata(value, position + _WHEN.size)
     # Kafka drops updates of segments that it no longer has, too.
     if segment_id in there and there[segment_id][0] < state:
-        # Behind those that are finished already.
+        # Segments are in the order in which their copies were finished.
         _, segment = there.pop(segment_id)
         if state is not _State.DELETE_SEGMENT_FINISHED:
             there[segment_id] = state, segment
 
 
 def _state_after_custom_metadata(value: bytes, position: int) -> _State:
-    """Return the state behind the custom metadata, which is the plug-in's own."""
+    """Return the state, which follows the plug-in's own metadata."""
     size, position = read_uvarint(value, position)
     return _State(value[position + max(size - 1, 0)])
 

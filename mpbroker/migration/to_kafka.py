@@ -4,7 +4,7 @@ Partitions, checkpoints, groups, transactions and the metadata log have Kafka's 
 needs a snapshot with feature levels, the quorum's only voter, and the directory of each partition. The export
 puts this snapshot next to the log, by one rename, and removes earlier snapshots. Nothing else changes, so
 mpbroker can still use the directories until Kafka has been started. A start of mpbroker removes the snapshot.
-With an object store, Kafka also gets that (`bucket_export`).
+Kafka gets the object store, too, if one is named (`bucket_export`).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def export(
             )
         tiered = None if bucket is None else BucketExport(bucket, found)
         if tiered is not None:
-            # Of an earlier export, or of an import without the object store.
+            # An earlier export may have left it, or an import without the object store.
             drop_topic(image)
         there = replicas_in(found, image)
         _complete(image, found, there)

@@ -189,8 +189,9 @@ class BucketView:
     def restores(self, generation: int, *, committed: bool) -> Restores:
         """Return the ends that restores since a generation have kept: other records may follow them now.
 
-        Nothing is lost of a broker that had acknowledged records only when they were in the bucket, but by a
-        restore of an earlier cut. Otherwise a standby that takes over goes on at the newest cut, too.
+        A restore keeps what its cut has, and so does a standby that takes over. They keep everything, and are
+        left out, if the broker acknowledged records only when the bucket had them, and the cut is not an
+        earlier one.
         """
         found = []
         with store_errors():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import ssl
 import threading
 import time
@@ -44,7 +45,10 @@ _ID_MAX = (1 << 31) - 1
 _NOT_FOUND = 404
 # Subject, version, schema. A 404 without them is of a server that is no registry, or of a wrong path.
 _UNKNOWN = (40401, 40402, 40403)
+_SERVER_ERROR = 500
 _RETRIED = (408, 429, 500, 502, 503, 504)
+_SERIALIZED: Final = "format=serialized"
+_NO_TEXT: Final = re.compile(r"[\x00-\x08\x0e-\x1f]").search
 _MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 # Names of settings, those of Confluent's clients; each may begin with schema.registry.
 _PREFIX: Final = "schema.registry."
@@ -213,14 +217,22 @@ class Registry:
     def _document(self, path: str, kind: Kind | None) -> tuple[dict[str, Any], str]:
         """Return a document, and the query parameter for requests of its references ("" for none).
 
-        Protobuf is requested as descriptors, which need no compiler. Some registries give only the text.
+        Protobuf is requested as descriptors, which need no compiler. Some registries give only the text, and
+        Apicurio 3 an error, or the bytes of a descriptor as if they were text: they are asked for the text.
         """
-        form = "format=serialized" if kind is Kind.PROTOBUF else ""
-        found = self._kept(path, form)
-        if not form and found.get("schemaType") == Kind.PROTOBUF and kind is None:
-            form = "format=serialized"
-            found = self._kept(path, form)
-        return found, form
+        if kind is not Kind.PROTOBUF:
+            found = self._kept(path, "")
+            if kind is not None or found.get("schemaType") != Kind.PROTOBUF:
+                return found, ""
+        try:
+            found = self._kept(path, _SERIALIZED)
+        except RegistryUnavailable as error:
+            if not _is_server_error(error.__cause__):
+                raise
+        else:
+            if not _NO_TEXT(found["schema"]):
+                return found, _SERIALIZED
+        return self._kept(path, ""), ""
 
     def _kept(self, path: str, form: str) -> dict[str, Any]:
         whole = f"{path}{'&' if '?' in path else '?'}{form}" if form else path
@@ -242,7 +254,7 @@ class Registry:
                     return json.loads(answer.read(_ANSWER_BYTES_MAX))
             except HTTPError as error:
                 failure = _refused(shown, error)
-                if error.code not in _RETRIED:
+                if error.code not in _RETRIED or (path.endswith(_SERIALIZED) and _is_server_error(error)):
                     raise failure from error
             except (URLError, OSError, HTTPException, ValueError) as error:
                 failure = RegistryUnavailable(f"{shown}: the registry does not answer: {error}")
@@ -279,6 +291,10 @@ def _refused(shown: str, error: HTTPError) -> Exception:
         return UnknownSchema(f"the registry has no {shown}")
     hint = " (is this the address of a registry?)" if error.code == _NOT_FOUND else ""
     return RegistryUnavailable(f"{shown}: the registry answers {error.code} {said or error.reason}{hint}")
+
+
+def _is_server_error(error: BaseException | None) -> bool:
+    return isinstance(error, HTTPError) and error.code == _SERVER_ERROR
 
 
 class _NoRedirects(HTTPRedirectHandler):

@@ -1,4 +1,4 @@
-"""What a standby does until it claims the ledger: keep a mirror, have the face answer clients, register."""
+"""Follows a ledger until it may be claimed: keeps a mirror, has the face answer clients, registers."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Following:
         self.follower = self.plan = None
 
     def unregister(self) -> None:
-        """Have clients sent here no longer; otherwise they are until a lease is over."""
+        """Remove this standby's object. Otherwise clients are sent here until a lease is over."""
         if self._registered_at_s > -math.inf:
             with suppress(StoreError):
                 self._objects.delete([self._registration().name])

@@ -97,10 +97,8 @@ class Runner:
         self._face = Face(self.log_dirs[0] / STANDBY_FACE, command_of(words))
         self._is_read_only = read_only
         # A ledger that does not answer has to be noticed within a lease; downloads may take longer.
-        timeout_ms, self._lease_ms = (
-            config.mpbroker_remote_request_timeout_ms,
-            config.mpbroker_remote_lease_ms,
-        )
+        timeout_ms = config.mpbroker_remote_request_timeout_ms
+        self._lease_ms = config.mpbroker_remote_lease_ms
         self._objects = _opened(config, timeout_ms)
         reader = LedgerReader(_opened(config, max(1, min(timeout_ms, self._lease_ms // RENEWALS))))
         self._following = Following(config, reader, self._objects, self._face, self.waiting)

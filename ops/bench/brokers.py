@@ -93,6 +93,12 @@ class Launch(Protocol):
     ) -> Process: ...
 
 
+class RunTool(Protocol):
+    """Runs one of Kafka's tools: words that start a JVM, and those of the tool."""
+
+    def __call__(self, java: Sequence[str], words: Sequence[str], /) -> object: ...
+
+
 def execute(command: Sequence[str], output: BinaryIO, environment: Mapping[str, str]) -> Process:
     return subprocess.Popen(
         command,
@@ -232,6 +238,13 @@ class Mpbroker(Broker):
         return {name: text for name, text in os.environ.items() if name != KEEP_NO_BYTECODE} | ours
 
 
+def run_tool(java: Sequence[str], words: Sequence[str]) -> None:
+    """Run one of Kafka's tools in a JVM of its own, which the first words start."""
+    done = subprocess.run([*java, *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BrokerError(f"{' '.join(words)} failed:\n{done.stdout}{done.stderr}")
+
+
 @dataclass
 class Kafka(Broker):
     """Apache Kafka, one node, KRaft, with the heap and collector of its own start script."""
@@ -243,6 +256,7 @@ class Kafka(Broker):
     has_dynamic_quorum: bool = False
 
     name = "Apache Kafka"
+    run_tool: ClassVar[RunTool] = staticmethod(run_tool)
 
     def command(self) -> Sequence[str]:
         java, libs = maven.java(), maven.kafka_classpath()
@@ -263,22 +277,10 @@ class Kafka(Broker):
         return [java, *self.jvm, "-cp", libs, "kafka.Kafka", str(properties)]
 
     def _format(self, java: str, libs: str, properties: Path) -> None:
-        tool = ["-cp", libs, "kafka.tools.StorageTool", "format"]
         # Where properties name other directories than ours, they may be formatted already.
-        command = [
-            java,
-            *self.jvm,
-            *tool,
-            "--ignore-formatted",
-            *(["--standalone"] if self.has_dynamic_quorum else []),
-            "-t",
-            KAFKA_CLUSTER_ID,
-            "-c",
-            str(properties),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise BrokerError(f"Kafka's storage directory cannot be formatted:\n{done.stdout}{done.stderr}")
+        how = ["--ignore-formatted", *(["--standalone"] if self.has_dynamic_quorum else [])]
+        words = ["kafka.tools.StorageTool", "format", *how, "-t", KAFKA_CLUSTER_ID, "-c", str(properties)]
+        self.run_tool([java, *self.jvm, "-cp", libs], words)
 
 
 @contextlib.contextmanager

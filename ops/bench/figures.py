@@ -11,22 +11,19 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import os
 import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from mpbroker.testing import Broker as TestBroker
-from ops.bench import clients, device, frames, run, spark, transactions
+from ops.bench import clients, device, frames, recorded, run, spark, transactions
 from ops.bench.brokers import Broker, BrokerError, Kafka, Mpbroker, running
+from ops.bench.recorded import Figures
 from ops.bench.run import Contender
 from ops.bench.scenarios import SCENARIOS, LoadError
 from ops.docs import figures
@@ -43,7 +40,6 @@ TRANSACTION_S, TRANSACTION_TURNS, RECORDS_EACH = 2.0, 3, 4
 SPARK_RECORDS, SPARK_ROUNDS = 8_000_000, 3
 SETTLE_S = 5.0
 
-Figures = dict[str, Any]
 ByBroker = dict[str, float]
 
 
@@ -166,7 +162,7 @@ def spark_readers() -> Figures:
         }
 
 
-PARTS: Mapping[str, Callable[[], Figures]] = {
+PARTS: recorded.Parts = {
     "loads": loads,
     "clients": stock_clients,
     "start": starts,
@@ -176,36 +172,16 @@ PARTS: Mapping[str, Callable[[], Figures]] = {
 }
 
 
-def when_and_where() -> str:
-    """Return when and where this is measured, in a line."""
-    load = os.getloadavg()[0]
-    place = run.circumstances(Path(tempfile.gettempdir()).resolve())
-    return f"{datetime.now(UTC):%Y-%m-%d}, {place}, load average {load:.1f}"
-
-
-def rounded(value: Any) -> Any:
-    """Return figures rounded to four digits: further digits are noise, and would differ after each run."""
-    if isinstance(value, dict):
-        return {name: rounded(one) for name, one in value.items()}
-    return float(f"{value:.4g}") if isinstance(value, float) else value
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", action="append", choices=list(PARTS), help="measure this part; repeatable")
-    chosen = parser.parse_args().only or list(PARTS)
-    recorded = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
-    for name in chosen:
-        label = when_and_where()
-        try:
-            recorded[name] = {"circumstances": label, **rounded(PARTS[name]())}
-        except (BrokerError, LoadError, MissingToolError, clients.BenchError, OSError) as error:
-            print(f"figures: {name}: {error}", file=sys.stderr)
-            return 1
-        # Each part is kept as soon as it is there.
-        FIGURES.write_text(json.dumps(recorded, indent=1, ensure_ascii=False) + "\n")
+    recorded.add_only(parser, list(PARTS))
+    try:
+        recorded.measure(PARTS, parser.parse_args().only or list(PARTS), FIGURES)
+    except (BrokerError, LoadError, MissingToolError, clients.BenchError, OSError) as error:
+        print(f"figures: {error}", file=sys.stderr)
+        return 1
     figures.write()
     return 0
 

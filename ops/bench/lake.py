@@ -6,7 +6,8 @@
   of the job with its JVM and its Python workers.
 * The job follows producers: how old the newest record in the table is, each time that a commit is seen.
 
-The store is a directory beside the broker's own, on the same disk.
+The store is a directory beside the broker's own, on the same disk. With --record, figures go to
+docs/lake.json and from there into the tables of docs/PERFORMANCE.md.
 """
 
 from __future__ import annotations
@@ -15,26 +16,28 @@ import argparse
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
 import psutil
 
-from ops.bench import frames, tier
+from ops.bench import frames, recorded, tiered
 from ops.bench.brokers import Mpbroker
 from ops.bench.processes import Tree
-from ops.bench.scenarios import attempts, create_topic
+from ops.bench.recorded import Figures
+from ops.bench.run import data_directory, progress
+from ops.bench.scenarios import create_topic
 from ops.bench.spark import Shape, batches, environment, run
+from ops.docs import figures, tiering
 from spark_integration.jvm.jar import jar_path
 from spark_integration.tables.catalog import LakeSettings, open_catalog
 from spark_integration.tables.spans import covered
 
 QUERIES: Final = ("all", "value", "count")
-TABLE: Final = ("lake", tier.TOPIC)
+TABLE: Final = ("lake", tiered.TOPIC)
 VALUE_BYTES: Final = 1024
 CUTS: Final = {"mpbroker.remote.checkpoint.interval.ms": "1000"}
 INTERVAL_S: Final = 2.0
@@ -43,25 +46,21 @@ PRODUCE_EVERY_S: Final = 0.1
 
 def fill(broker: Mpbroker, shape: Shape) -> None:
     """Produce the records, and wait until the store has them."""
-    requests = (frames.produce_batch(tier.TOPIC, batch) for _, batch in batches(shape))
-    create_topic(broker, tier.TOPIC, first=next(requests))
-    tier.alter(broker, tier.TIERED)
+    requests = (frames.produce_batch(tiered.TOPIC, batch) for _, batch in batches(shape))
+    create_topic(broker, tiered.TOPIC, first=next(requests))
+    tiered.alter(broker, tiered.TIERED)
     with frames.connected(broker.address) as connection:
         for request in requests:
             error, _ = frames.exchange(connection, request)
             assert not error, f"a batch is refused: error {error}"
-    filled_ms = time.time() * 1000
-    tier.settle(broker)
-    for _ in attempts(tier.PATIENCE_S):
-        if (tier.ask(broker, "remote")["last_cut_ms"] or 0) > filled_ms:
-            return
-        time.sleep(0.2)
+    tiered.settle(broker)
+    tiered.cut(broker)
 
 
-def reads(directory: Path, broker: Mpbroker, shape: Shape, rounds: int) -> None:
-    """Print the seconds of each reader's queries."""
-    store = {"mpbroker.bucket": f"file://{directory / 'store'}", "subscribe": tier.TOPIC}
-    live = {"kafka.bootstrap.servers": address(broker), "subscribe": tier.TOPIC}
+def reads(directory: Path, broker: Mpbroker, shape: Shape, rounds: int) -> Figures:
+    """Return the seconds of each reader's queries."""
+    store = {"mpbroker.bucket": f"file://{directory / 'store'}", "subscribe": tiered.TOPIC}
+    live = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": tiered.TOPIC}
     ours: dict[str, Any] = {
         "format": "mpbroker",
         "session": "mpbroker",
@@ -77,12 +76,13 @@ def reads(directory: Path, broker: Mpbroker, shape: Shape, rounds: int) -> None:
     if jar_path() is not None:
         jvm = {"format": "mpbroker", "session": "accelerated"}
         readers |= {"store, JVM": {**jvm, "options": store}, "broker, JVM": {**jvm, "options": live}}
-    print(f"{shape}, local[2]: seconds")
-    print(f"{'':16}" + "".join(f"{query:>10}" for query in QUERIES))
+    seconds: Figures = {}
     for name, one in readers.items():
         found, _ = run({**one, "rounds": rounds, "condition": "offset < 500"})
         assert found["rows"] == shape.records, f"{name} has read {found['rows']} of {shape}"
-        print(f"{name:16}" + "".join(f"{found[query]:>10.2f}" for query in QUERIES), flush=True)
+        seconds[name] = {query: found[query] for query in QUERIES}
+        progress.print(f"[dim]{name}: {seconds[name]}")
+    return seconds
 
 
 @contextmanager
@@ -104,8 +104,8 @@ def tables_job(directory: Path, source: dict[str, str], *words: str) -> Iterator
             process.terminate()
 
 
-def backfill(directory: Path, shape: Shape) -> None:
-    """Make the table of all that the store has; print rate and CPU."""
+def backfill(directory: Path, shape: Shape) -> Figures:
+    """Make the table of all that the store has; return rate, and CPU."""
     source = {"mpbroker.bucket": f"file://{directory / 'store'}"}
     begun, cpu_s = time.monotonic(), 0.0
     with tables_job(directory, source, "--once") as process:
@@ -118,19 +118,15 @@ def backfill(directory: Path, shape: Shape) -> None:
     assert process.returncode == 0, (directory / "tables.log").read_text()
     size = shape.records * shape.value_bytes
     assert ends(directory) == shape.records
-    print(
-        f"table, backfill  {size / took_s / (1 << 20):,.0f} MiB/s with the start of Spark, "
-        f"{cpu_s / (size / (1 << 30)):,.1f} s CPU a GiB",
-        flush=True,
-    )
+    return {"mib_per_s": size / took_s / (1 << 20), "cpu_s_per_gib": cpu_s / (size / (1 << 30))}
 
 
-def lag(directory: Path, broker: Mpbroker, seconds: float) -> None:
-    """Produce for a while beside the job; print how old the newest record of the table is at each commit."""
-    batch = frames.produce(tier.TOPIC, 10, VALUE_BYTES)
+def lag(directory: Path, broker: Mpbroker, seconds: float) -> Figures:
+    """Produce for a while beside the job; return how old the newest record of the table is at commits."""
+    batch = frames.produce(tiered.TOPIC, 10, VALUE_BYTES)
     first, produced, ages = ends(directory), [], []
     with (
-        tables_job(directory, {"kafka.bootstrap.servers": address(broker)}),
+        tables_job(directory, {"kafka.bootstrap.servers": broker.bootstrap}),
         frames.connected(broker.address) as connection,
     ):
         seen, until = first, None
@@ -145,10 +141,12 @@ def lag(directory: Path, broker: Mpbroker, seconds: float) -> None:
                 ages.append(time.monotonic() - produced[min((now - first) // 10, len(produced)) - 1])
                 seen = now
             time.sleep(PRODUCE_EVERY_S)
-    print(
-        f"table, lag       of {len(ages)} commits, one each {INTERVAL_S:g} s at most: the newest record was "
-        f"{statistics.median(ages):.1f} s old (median), {max(ages):.1f} s (most)"
-    )
+    return {
+        "interval_s": INTERVAL_S,
+        "commits": len(ages),
+        "median_s": statistics.median(ages),
+        "most_s": max(ages),
+    }
 
 
 def ends(directory: Path) -> int:
@@ -157,34 +155,35 @@ def ends(directory: Path) -> int:
     return sum(span.end for span in found.ends().values()) if found else 0
 
 
-def address(broker: Mpbroker) -> str:
-    host, port = broker.address
-    return f"{host}:{port}"
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--megabytes", type=int, default=4_000, help="of values of 1 KiB")
-    parser.add_argument("--rounds", type=int, default=3, help="of each query; the best counts")
-    parser.add_argument("--seconds", type=float, default=60, help="for which lag is measured")
-    parser.add_argument("--directory", help="where broker, store and table are (default: a temporary one)")
-    given = parser.parse_args(arguments)
-    records = given.megabytes * 1_000_000 // VALUE_BYTES // 500 * 500
-    shape = Shape(records, VALUE_BYTES)
-    with tempfile.TemporaryDirectory(dir=given.directory) as place:
-        directory = Path(place)
-        broker = tier.broker_in(directory, tier.ON, CUTS)
-        try:
-            broker.start()
+def measure(place: Path | None, shape: Shape, rounds: int, seconds: float) -> Figures:
+    with data_directory(place) as directory:
+        broker = tiered.broker_of(directory / "broker", directory / "store", CUTS)
+        with tiered.started(broker):
             fill(broker, shape)
-            reads(directory, broker, shape, given.rounds)
-            backfill(directory, shape)
-            lag(directory, broker, given.seconds)
-            broker.stop()
-        finally:
-            broker.kill()
+            return {
+                "bytes": shape.records * shape.value_bytes,
+                "reads": reads(directory, broker, shape, rounds),
+                "backfill": backfill(directory, shape),
+                "lag": lag(directory, broker, seconds),
+            }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--megabytes", type=int, default=4_000, help="of values of 1 KiB (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="of each query; the best counts (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=60, help="for which lag is measured (%(default)s)")
+    parser.add_argument("--directory", type=Path, help="where broker, store and table are (TMPDIR)")
+    parser.add_argument("--record", action="store_true", help="keep the figures in docs")
+    given = parser.parse_args()
+    shape = Shape(given.megabytes * 1_000_000 // VALUE_BYTES // 500 * 500, VALUE_BYTES)
+    part = {"lake": lambda: measure(given.directory, shape, given.rounds, given.seconds)}
+    found = recorded.measure(part, list(part), tiering.LAKE_FILE if given.record else None)
+    print(*tiering.lake(found["lake"]), sep="\n")
+    if given.record:
+        figures.write()
     return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -4,18 +4,26 @@
 # the end.
 #
 #   ops/demo/lake.sh           with versitygw, a server of S3, if make setup has built it, else with a directory
+#   ops/demo/lake.sh URL       with a bucket of yours (s3://, gs://, az://), or a mounted directory (file:///):
+#                              all is below a prefix of its own there, which is emptied at the end
 set -euo pipefail
 
 cd "$(dirname "$0")/../.."
+bucket=$PWD/ops/demo/bucket.py
 gateway=$PWD/build/versitygw/versitygw-v1.8.0
 directory=$(mktemp -d "${TMPDIR:-/tmp}/mpbroker-lake-XXXXXX")
 pids=()
+below=""
 
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
 show() { printf '$ %s\n' "$*"; "$@"; }
 give_up() { printf 'lake: %s\n' "$*" >&2; tail -n 5 "$directory"/*.log >&2; exit 1; }
 clean_up() {
   for pid in "${pids[@]}"; do kill "$pid" 2>/dev/null && wait "$pid" || true; done
+  case $below in
+    file://*) rm -rf "${below#file://}" ;;
+    ?*) python "$bucket" empty "$below" || true ;;
+  esac
   rm -rf "$directory"
 }
 trap clean_up EXIT
@@ -47,7 +55,13 @@ count() {
   [ "$found" = 30000 ] || give_up "records are missing"
 }
 
-if [ -x "$gateway" ]; then
+if [ -n "${1-}" ]; then
+  below=${1%/}/mpbroker-lake-$RANDOM$RANDOM
+  url=$below/broker
+  lake=$below/tables
+  if [[ $below = file://* ]]; then mkdir -p "${url#file://}" "${lake#file://}"; fi
+  say "1. Objects below $below"
+elif [ -x "$gateway" ]; then
   mkdir -p store/bucket
   port=$(free_port)
   export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=testtest AWS_REGION=us-east-1
@@ -64,11 +78,15 @@ else
   lake=file://$directory/tables
   say "1. A directory as the object store: build/versitygw is missing, make setup builds it where Go is"
 fi
+say "   Does it create an object only if it is absent, also in a race? How long does it take?"
+show python "$bucket" try "${below:-$url}"
+
 tee server.properties <<END
 remote.log.storage.system.enable=true
 mpbroker.remote.url=$url
 mpbroker.remote.acks=ledger
 mpbroker.remote.lease.ms=3000
+mpbroker.remote.checkpoint.interval.ms=2000
 remote.log.manager.task.interval.ms=200
 log.retention.check.interval.ms=200
 log.initial.task.delay.ms=200
@@ -101,12 +119,18 @@ lose "$owner"
 until_said "INFO \[supervisor\] serving on" broker2.log
 grep -h "has run out\|leads as" broker2.log
 count
+show mpbroker remote verify --deep --log-dirs broker2
+# What the next cut has is read from the store without a broker.
+for _ in $(seq 60); do [ "$(python "$bucket" count "$url")" != 30000 ] || break; done
 
 say "5. Both are killed, and their disks are wiped"
 lose "$standby"
 echo '$ rm -r broker1 broker2'
 # Processes of theirs may be about to end.
 until rm -rf broker1 broker2 2>/dev/null; do sleep 0.1; done
+echo "The store has it all, and is read without a broker:"
+show python "$bucket" count "$url" | tee read
+grep -qx 30000 read || give_up "records are missing in the store"
 
 say "6. All comes back from the store"
 show mpbroker restore --from "$url" --log-dirs broker3 --take-over --force
@@ -140,7 +164,9 @@ import polars as pl
 from pyiceberg.table import StaticTable
 
 (status,) = json.load(open("status"))
-options = {"s3.endpoint": os.environ.get("AWS_ENDPOINT_URL", ""), "s3.region": "us-east-1"}
+options = {"s3.region": os.environ.get("AWS_REGION", "us-east-1")}
+if "AWS_ENDPOINT_URL" in os.environ:
+    options["s3.endpoint"] = os.environ["AWS_ENDPOINT_URL"]
 table = StaticTable.from_metadata(status["metadata"], options)
 connection = table.scan().to_duckdb("orders")
 ((rows, offsets, last),) = connection.sql("select count(*), count(distinct _offset), max(_offset) from orders").fetchall()

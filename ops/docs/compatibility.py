@@ -28,6 +28,9 @@ TESTED = """
 Every change is tested against librdkafka (confluent-kafka and kcat), kafka-python, aiokafka, franz-go,
 Kafka's Java clients and its command-line tools. With `group.protocol=consumer`, 75 of the 77 of librdkafka's
 own tests that pass with Apache Kafka 4.3 pass here each time, and so do franz-go's.
+
+mpbroker's own commands and `format("mpbroker")` also work with Apache Kafka's brokers: 4.3 is tested, 2.8.2
+and 3.3.2 were tried by hand. A command that needs a request which the broker lacks says so.
 """
 
 # APIs whose first sentence adds to their name.
@@ -106,7 +109,8 @@ A program changes the format and keeps its options.
 * Rows without a key take a topic's partitions in turn, whatever the settings of the adaptive partitioner.
 * The sink writes the column `timestamp`; the connector ignores it.
 * `kafka.transactional.id` is refused before anything is written: `exactlyOnce` names the transactions.
-* A login comes with the query's options, from `kafka.sasl.jaas.config`, not from a JAAS file of the JVM.
+* A login comes with the query's options, from `kafka.sasl.jaas.config`; only GSSAPI and OAUTHBEARER also
+  look into the JVM's JAAS file, and only with the JVM reader.
   Delegation tokens that `spark.kafka.clusters.*` sets up are refused, unless `kafka.security.protocol` is
   given. Without the JVM reader's jar `session()` warns of them: Python does not see Spark's settings later.
 * `spark.kafka.consumer.cache.*`, `spark.kafka.producer.cache.*` and

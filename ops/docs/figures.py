@@ -1,13 +1,12 @@
 """Makes the tables of README and docs/PERFORMANCE.md: `python -m ops.docs.figures`.
 
-The numbers come from docs/figures.json (`make figures`) and docs/growth.json (`make bench-growth`). Both
-commands make the tables after measuring; tests compare the pages with the files.
+The numbers come from docs/figures.json (`make figures`), docs/growth.json (`make bench-growth`) and those of
+`tiering`. The commands make the tables after measuring; tests compare the pages with the files.
 """
 
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,14 +14,14 @@ from typing import Any
 
 from ops.bench import growth_curves
 from ops.bench.growth_curves import LOADS, Curves, Point
-from ops.docs.tables import filled
+from ops.docs import tiering
+from ops.docs.tables import filled, head, number, row, wrapped
 
 ROOT = Path(__file__).parents[2]
 FIGURES = ROOT / "docs" / "figures.json"
 README, PAGE = ROOT / "README.md", ROOT / "docs" / "PERFORMANCE.md"
 
 Figures = Mapping[str, Any]
-WIDTH = 110
 OURS = ("durable", "os")
 CONNECTOR = "Spark's connector"
 # What a page calls a load, by its name in ops/bench/scenarios.py.
@@ -42,20 +41,6 @@ BYTES = {
 def read() -> Figures:
     figures: Figures = json.loads(FIGURES.read_text())
     return figures
-
-
-def number(value: float) -> str:
-    """Return a number as a table shows it: 12,345, 67, 8.9, 0.12."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}" if value < 10 else f"{value:.0f}"
-
-
-def row(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def head(*columns: str) -> list[str]:
-    """Return the heading of a table whose first column is text and whose others are numbers."""
-    return [row(*columns), "|---|" + "---:|" * (len(columns) - 1)]
 
 
 def _beside(found: Mapping[str, float], *, more_is_better: bool = True) -> list[str]:
@@ -187,7 +172,7 @@ def _shared(circumstances: Mapping[str, str]) -> list[str]:
     common = [word for word in next(iter(words.values())) if all(word in other for other in words.values())]
     rest = {name: " ".join(word for word in one if word not in common) for name, one in words.items()}
     loads = ", ".join(f"{text.removeprefix('load average ')} ({name})" for name, text in rest.items())
-    return textwrap.wrap(f"Measured on {', '.join(common)}; load average {loads}.", WIDTH)
+    return wrapped(f"Measured on {', '.join(common)}; load average {loads}.")
 
 
 def measured(figures: Figures) -> list[str]:
@@ -298,7 +283,8 @@ def readme(text: str, figures: Figures) -> str:
 def page(text: str, figures: Figures, curves: Curves) -> str:
     """Return PERFORMANCE.md with its tables made again. Raises TableError."""
     made = {name: partial(make, figures) for name, make in PERFORMANCE.items()}
-    return filled(text, PAGE, made | {name: partial(make, curves) for name, make in GROWTH.items()})
+    grown = {name: partial(make, curves) for name, make in GROWTH.items()}
+    return filled(text, PAGE, made | grown | tiering.measured())
 
 
 def write() -> None:

@@ -1,13 +1,15 @@
-"""Writes a page's generated tables, each between `<!-- table NAME -->` and `<!-- end -->`."""
+"""Makes tables, and fills a page with them, each between `<!-- table NAME -->` and `<!-- end -->`."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 Made = Mapping[str, Callable[[], Sequence[str]]]
 """Functions that make the lines of each table, by its name. They raise KeyError for what a table lacks."""
+WIDTH = 110
 _TABLE = re.compile(r"(<!-- table (?P<name>[\w-]+) -->\n).*?(?=<!-- end -->)", re.DOTALL)
 
 
@@ -28,3 +30,21 @@ def filled(text: str, page: Path, made: Made) -> str:
             raise TableError(f"{page.name}: the table {match['name']} lacks {error}") from error
 
     return _TABLE.sub(table, text)
+
+
+def number(value: float) -> str:
+    """Return a number as a table shows it: 12,345, 67, 8.9, 0.12."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}" if value < 10 else f"{value:.0f}"
+
+
+def row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def head(*columns: str) -> list[str]:
+    """Return the heading of a table whose first column is text and whose others are numbers."""
+    return [row(*columns), "|---|" + "---:|" * (len(columns) - 1)]
+
+
+def wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH)

@@ -1,1 +1,1 @@
-"""Topics as Apache Iceberg tables: a job that appends what is new, and what keeps the tables small."""
+"""Topics as Apache Iceberg tables: a job that appends what is new and keeps them small, and the way back."""

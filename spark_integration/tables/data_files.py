@@ -121,7 +121,8 @@ class RowFiles:
             name = file.find_column_name(field_id)
             if now.get(field_id) != name and (field_id in now or name in now.values()):
                 raise JobError(
-                    f"column {name} of {url} has another name or meaning in the table: left as it is"
+                    f"column {name} of {url} has another name or meaning in the table now: rewrite the "
+                    "table's data files (Iceberg's rewrite_data_files)"
                 )
 
     def _write(self, partition: str, waiting: _Waiting) -> Written:

@@ -57,10 +57,10 @@ _ROWS: Final = pa.schema(
 
 @dataclass(frozen=True)
 class ReplaySettings:
-    """The table whose records to write, and their target.
+    """The table whose records are written, and their target.
 
     The progress is kept under `name`. `to_topic` is by default the topic that the table has.
-    `keep_partitions` writes into the partition of the same number, which has to exist. `options` are the
+    `keep_partitions` writes into partitions of the same numbers, which have to exist. `options` are the
     sink's.
     """
 
@@ -81,7 +81,7 @@ class Replayed:
     topic: str
 
 
-class Step(msgspec.Struct, frozen=True):
+class ReplayStep(msgspec.Struct, frozen=True):
     """A step, as in its object: the offsets to write, and those that are done.
 
     `id` is a part of the sink's id. The first step has the number 0.
@@ -98,14 +98,14 @@ class Step(msgspec.Struct, frozen=True):
         """Return the offsets that are done after this step."""
         return Covered(self.topic, self.done).with_spans(self.spans)
 
-    def following(self, until: Covered, most_offsets: int) -> Step:
+    def following(self, until: Covered, most_offsets: int) -> ReplayStep:
         """Return the step after this one, of a table that has `until`. It has no spans if nothing is left."""
         done = self.reached()
         spans = limited(ahead(done, until), most_offsets)
-        return Step(FORMAT, self.id, self.topic, self.number + 1, done.spans, tuple(spans))
+        return ReplayStep(FORMAT, self.id, self.topic, self.number + 1, done.spans, tuple(spans))
 
 
-class Steps:
+class ReplaySteps:
     """The steps of one replay of a table, as objects beside the table's files."""
 
     def __init__(self, store: ObjectStore, prefix: str) -> None:
@@ -113,19 +113,19 @@ class Steps:
         self._prefix = prefix
 
     @classmethod
-    def of_table(cls, table: Table, name: str) -> Steps:
+    def of_table(cls, table: Table, name: str) -> ReplaySteps:
         """Return the steps of the replay of this name. Raises JobError if it is not a name."""
         if not _NAME(name):
             raise JobError(f"a name is of letters, digits, '.', '_' and '-', at most 100; not '{name}'")
         location = table.io.properties[LOCATION]
         return cls(store_of(location), name_in(location, f"{table.location().rstrip('/')}/replay/{name}/"))
 
-    def newest(self) -> Step | None:
+    def newest(self) -> ReplayStep | None:
         """Return the step that was begun last. Raises JobError, StoreError."""
         found = [one.name for one in self._store.list(self._prefix)]
         return self._read(found[-1]) if found else None
 
-    def begin(self, step: Step) -> Step:
+    def begin(self, step: ReplayStep) -> ReplayStep:
         """Begin a step. Return it, or the one that another job has begun under its number.
 
         Raises JobError, StoreError.
@@ -133,9 +133,9 @@ class Steps:
         name = f"{self._prefix}{step.number:010d}.json"
         return step if self._store.create(name, msgspec.json.encode(step)) else self._read(name)
 
-    def _read(self, name: str) -> Step:
+    def _read(self, name: str) -> ReplayStep:
         try:
-            step = msgspec.json.decode(self._store.get(name), type=Step)
+            step = msgspec.json.decode(self._store.get(name), type=ReplayStep)
         except msgspec.DecodeError as error:
             raise JobError(f"{name} is not a step of a replay: {error}. Use another --name") from error
         if step.format != FORMAT:
@@ -152,7 +152,7 @@ def replay(
     """
     load = partial(open_catalog(settings.lake).load_table, what.table)
     try:
-        steps = Steps.of_table(load(), what.name)
+        steps = ReplaySteps.of_table(load(), what.name)
     except NoSuchTableError as error:
         raise JobError(f"table {what.table}: {error}") from error
     # The table is loaded after the step, so that it has what the step has: also what another job has begun.
@@ -161,11 +161,11 @@ def replay(
     until = covered(table)
     if until is None:
         raise JobError(f"table {what.table} has no records of a topic yet")
-    first = newest or Step(FORMAT, uuid.uuid4().hex, what.to_topic or until.topic)
+    first = newest or ReplayStep(FORMAT, uuid.uuid4().hex, what.to_topic or until.topic)
     check_goes_on(first, what.to_topic or until.topic, until)
     total, records, shown = sum(span.end - span.start for span in until.spans), 0, notice or Silent()
 
-    def write(step: Step) -> None:
+    def write(step: ReplayStep) -> None:
         nonlocal records
         # Upkeep deletes files that a table loaded an hour ago has.
         records += _write(_frame(spark, load(), step.spans), what, step)
@@ -176,7 +176,7 @@ def replay(
     return Replayed(records, written, first.topic)
 
 
-def check_goes_on(step: Step, topic: str, until: Covered) -> None:
+def check_goes_on(step: ReplayStep, topic: str, until: Covered) -> None:
     """Check that the replay can go on with a step, into this topic, of a table that has `until`.
 
     Raises JobError.
@@ -193,7 +193,11 @@ def check_goes_on(step: Step, topic: str, until: Covered) -> None:
 
 
 def in_steps(
-    steps: Steps, step: Step, until: Covered, most_offsets: int, write: Callable[[Step], None]
+    steps: ReplaySteps,
+    step: ReplayStep,
+    until: Covered,
+    most_offsets: int,
+    write: Callable[[ReplayStep], None],
 ) -> int:
     """Write what is left of `until`, from `step` on; return the number of steps.
 
@@ -275,7 +279,7 @@ def _frame(spark: SparkSession, table: Table, spans: tuple[Span, ...]) -> DataFr
     return files.mapInArrow(Records(row_files(table), spans), from_arrow_schema(_ROWS))
 
 
-def _write(frame: DataFrame, what: ReplaySettings, step: Step) -> int:
+def _write(frame: DataFrame, what: ReplaySettings, step: ReplayStep) -> int:
     """Write the records of a step; return their number. One task writes a former partition, in its order."""
     columns = ["key", "value", "headers", "timestamp", *(["partition"] if what.keep_partitions else ())]
     ordered = frame.repartition("partition").sortWithinPartitions("_topic_id", "partition", "offset")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from functools import lru_cache
 from typing import Final
 
@@ -14,6 +15,7 @@ from mpbroker.remote.store.opening import open_store
 
 # Property of a catalog: the URL below which all files of its tables lie.
 LOCATION: Final = "mpbroker.location"
+_SHORT: Final = re.compile("^file:/(?!/)")
 REQUEST_TIMEOUT_MS: Final = 60_000
 
 
@@ -24,7 +26,11 @@ def store_of(location: str) -> ObjectStore:
 
 
 def name_in(location: str, url: str) -> str:
-    """Return the name that a file's URL has in the store of `location`. Raises ValueError."""
+    """Return the name that a file's URL has in the store of `location`. Raises ValueError.
+
+    Hadoop, and so Iceberg's Java, writes file:/path for file:///path.
+    """
+    url = _SHORT.sub("file:///", url)
     start = f"{location.rstrip('/')}/"
     if not url.startswith(start):
         raise ValueError(f"{url} is not below {location}, the location of the tables")

@@ -268,7 +268,7 @@ def test_messages_name_no_file_that_a_wheel_lacks() -> None:
 # Of the system, of Spark and Java, of Kafka alone, parts of names, and what is no setting.
 OF_OTHERS = re.compile(
     r"(net|spark|org\.apache)\..*|controller\.quorum\.voters|metadata\.log\.dir|"
-    r"interceptor\.classes|partitioner\.class|"
+    r"compression\.enabled|interceptor\.classes|partitioner\.class|"
     r"(interval\.ms|listener\.name|directory\.id|member\.id)|limits\.conf|store\.p12|e\.g|"
     r"(b|df|mpbroker|pyspark|sys|task)\..*"
 )

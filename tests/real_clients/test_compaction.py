@@ -47,11 +47,14 @@ def cleaning(tmp_path: Path) -> Iterator[Mpbroker]:
 class Load(InThread):
     """A producer of values that count up, some of them tombstones, until it is told to end."""
 
-    def __init__(self, broker: Mpbroker, topic: str, compression: str = "none") -> None:
+    def __init__(
+        self, broker: Mpbroker, topic: str, compression: str = "none", pause_s: float = 0.02
+    ) -> None:
         super().__init__()
         self.last: dict[bytes, bytes | None] = {}
         self.count = 0
         self._broker, self._topic, self._compression = broker, topic, compression
+        self._pause_s = pause_s
 
     def _run(self) -> None:
         chance = random.Random(5)
@@ -72,7 +75,7 @@ class Load(InThread):
                 self.last[key] = value
                 self.count += 1
             assert producer.flush(PATIENCE_S) == 0
-            self._ends.wait(0.02)
+            self._ends.wait(self._pause_s)
 
 
 def read_all(broker: Mpbroker, topic: str) -> list[Any]:

@@ -28,6 +28,8 @@ from tests.support.certificates import Authority
 from tests.support.polling import PATIENCE_S
 from tests.support.schema_registry import SchemaRegistry, serving
 
+INNER_PROTO = 'syntax = "proto3"; package shop; message Inner { int64 id = 1; }'
+OUTER_PROTO = 'syntax = "proto3"; import "inner.proto"; message Outer { shop.Inner one = 1; }'
 INT = '"int"'
 
 
@@ -130,6 +132,24 @@ def test_protobuf_is_asked_for_as_descriptors(registry: SchemaRegistry) -> None:
     registry.asked.clear()
     assert open_schemas(f"{registry.url}/,{registry.url}").by_id(number).kind is Kind.PROTOBUF
     assert registry.asked == [f"GET /schemas/ids/{number}", f"GET /schemas/ids/{number}?format=serialized"]
+
+
+@pytest.mark.parametrize("broken", ["error", "bytes"])
+def test_protobuf_is_asked_for_as_text_where_a_registry_breaks_descriptors(
+    registry: SchemaRegistry, broken: str
+) -> None:
+    """Apicurio 3.3.3 does both."""
+    registry.breaks_descriptors = broken
+    registry.add("inner", INNER_PROTO, "PROTOBUF")
+    references = [{"name": "inner.proto", "subject": "inner", "version": 1}]
+    number = registry.add("outer", OUTER_PROTO, "PROTOBUF", references)["id"]
+    found = open_schemas(registry.url).by_id(number)
+    assert (found.text, found.references) == (OUTER_PROTO, (("inner.proto", INNER_PROTO),))
+    assert registry.asked == [
+        f"GET /schemas/ids/{number}",
+        f"GET /schemas/ids/{number}?format=serialized",
+        "GET /subjects/inner/versions/1?deleted=true",
+    ]
 
 
 def test_schemas_are_registered_and_looked_up(registry: SchemaRegistry) -> None:

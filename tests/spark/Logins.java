@@ -1,4 +1,5 @@
 import io.mpbroker.spark.fetch.Fetcher;
+import io.mpbroker.spark.fetch.Relay;
 import java.io.FileReader;
 import java.util.HashMap;
 import java.util.List;
@@ -15,6 +16,7 @@ import org.apache.kafka.clients.admin.Admin;
  */
 public final class Logins {
   public static void main(String[] arguments) throws Exception {
+    Relay.path();
     Fetcher.Partition partition = new Fetcher.Partition(arguments[0], 0, arguments[1], arguments[0] + "-0");
     long end = Long.parseLong(arguments[2]);
     for (String file : List.of(arguments).subList(3, arguments.length)) {

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from mpbroker.cli import main
 from spark_integration.jvm.jar import SWITCH, add_to
 from tests.support.spark_here import ROOT, Here
-from tests.support.spark_jvm import session_beside_the_connector
+from tests.support.spark_jvm import CHECKPOINT_FILES, session_beside_the_connector
 from tests.support.spark_logs import fake_broker, log_dir
 
 __all__ = ["fake_broker", "log_dir"]
@@ -76,6 +76,7 @@ class SharedSession:
             .config("spark.executor.pyspark.memory", "900m")
             .config("spark.sql.session.timeZone", "UTC")
             .config("spark.python.unix.domain.socket.enabled", "true")
+            .config("spark.sql.streaming.checkpointFileManagerClass", CHECKPOINT_FILES)
             .getOrCreate()
         )
         # As session() does. The JVM reader has tests of its own, which compare it with the Python reader.

@@ -7,12 +7,25 @@ from __future__ import annotations
 
 import sys
 
+from pyspark.sql import SparkSession
+
 import mpbroker.spark
 
 PER_BATCH = 300
 
 
-def main(log_dir: str, checkpoint: str, files: str) -> None:
+def copied(spark: SparkSession, log_dir: str, checkpoint: str, files: str) -> str:
+    """Run the query to its end, and return what its progress says of the source."""
+    options = {"log.dir": log_dir, "startingOffsets": "earliest", "accelerated": "true"}
+    reader = spark.readStream.format("mpbroker").options(**options, subscribe="events")
+    rows = reader.option("maxOffsetsPerTrigger", PER_BATCH).load()
+    writer = rows.select("partition", "offset", "value").writeStream.format("parquet")
+    query = writer.options(path=files, checkpointLocation=checkpoint).trigger(availableNow=True).start()
+    query.awaitTermination()
+    return query.lastProgress.sources[0].description if query.lastProgress else "nothing new"
+
+
+def main(*places: str) -> None:
     spark = mpbroker.spark.session(
         config={
             "spark.ui.enabled": "false",
@@ -20,12 +33,7 @@ def main(log_dir: str, checkpoint: str, files: str) -> None:
             "spark.driver.bindAddress": "127.0.0.1",
         },
     )
-    reader = spark.readStream.format("mpbroker").options(**{"log.dir": log_dir}, subscribe="events")
-    rows = reader.options(startingOffsets="earliest", maxOffsetsPerTrigger=PER_BATCH).load()
-    writer = rows.select("partition", "offset", "value").writeStream.format("parquet")
-    query = writer.options(path=files, checkpointLocation=checkpoint).trigger(availableNow=True).start()
-    query.awaitTermination()
-    print(query.lastProgress.sources[0].description if query.lastProgress else "nothing new")
+    copied(spark, *places)
     spark.stop()
 
 

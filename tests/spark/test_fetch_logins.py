@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ from mpbroker.protocol.uuids import uuid_text
 from mpbroker.storage.checkpoints import read_topic_id
 from ops.bench.connector import connector_jars
 from ops.setup import maven
-from ops.setup.jvm_reader import spark_jars
+from ops.setup.jvm_reader import SHORT_LIVED, spark_jars
 from spark_integration.jvm.jar import jar_path
 from tests.support.own_cli import OwnCli
 from tests.support.polling import PATIENCE_S
@@ -206,7 +209,7 @@ def test_a_stream_is_planned_by_a_login_of_the_jvm(
 def test_all_that_kafkas_client_can_do(broker: SecureBroker, tmp_path: Path) -> None:
     """The shaded client takes Kafka's names of classes, and shares a JVM with another version of itself."""
     token = tmp_path / "token.jwt"
-    token.write_text(broker.token(algorithm="RS256"))
+    token.write_text(broker.token(algorithm="RS256", lives_s=3600))
     signed = {
         "sasl.mechanism": "OAUTHBEARER",
         "sasl.jaas.config": f"{OAUTH} required;",
@@ -229,12 +232,30 @@ def test_all_that_kafkas_client_can_do(broker: SecureBroker, tmp_path: Path) -> 
     assert topic_id is not None
     classes = ":".join([str(jar_path()), *connector_jars().split(","), f"{spark_jars()}/*"])
     allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={token.as_uri()}"
-    command = [maven.java(), allowed, "-cp", classes, Path(__file__).with_name("Logins.java")]
-    printed = ran([*command, TOPIC, uuid_text(topic_id), RECORDS, *files], check=True).stdout.splitlines()
+    command = [maven.java(), *SHORT_LIVED, allowed, f"-Djava.io.tmpdir={tmp_path}", "-cp", classes]
+    command.append(Path(__file__).with_name("Logins.java"))
+    with relays(tmp_path) as others:
+        printed = ran([*command, TOPIC, uuid_text(topic_id), RECORDS, *files], check=True).stdout.splitlines()
+        assert [path.exists() for path in others] == [True, True, False, False]
     found = [line.removeprefix("login: ") for line in printed if line.startswith("login: ")]
     works = f"fetched {RECORDS} listed "
     assert [line.startswith(works) for line in found] == [True] * 6 + [False], printed
     assert "authentication failed" in found[6]
+
+
+@contextmanager
+def relays(parent: Path) -> Iterator[list[Path]]:
+    """Make directories of relays of other JVMs: one listens, one is about to, two were killed."""
+    paths = [parent / f"mpbroker-relay{number}" for number in range(4)]
+    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as dead:
+        for path in paths:
+            path.mkdir(0o700)
+        listening.bind(str(paths[0] / "socket"))
+        listening.listen()
+        dead.bind(str(paths[2] / "socket"))
+        for path in (paths[0], *paths[2:]):
+            os.utime(path, (0, 0))
+        yield paths
 
 
 def file_of(path: Path, broker: SecureBroker, listener: str, protocol: str, given: Options) -> Path:

@@ -219,6 +219,12 @@ def test_a_schema_that_is_not_to_be_registered_must_be_there(registry: SchemaReg
         encoding(Kind.AVRO, Subject(registry.url, None), None, None, auto_register=True)
 
 
+def test_the_name_of_a_type_is_registered_as_json(registry: SchemaRegistry) -> None:
+    """Apicurio and Confluent's registry refuse the bare name."""
+    encoding(Kind.AVRO, Subject(registry.url, "orders-key"), "string", None, auto_register=True)
+    assert registry.version("orders-key", 1)["schema"] == '"string"'
+
+
 def test_a_row_that_does_not_fit_ends_the_query() -> None:
     def encode(schema: Any, row: Any, kind: Any) -> None:
         Encoding(Schema(Kind.AVRO, json.dumps(schema), id=1)).encode(pa.array([row], kind))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from ops.bench.brokers import ROOT, Mpbroker
-from tests.spark.parquet_query import PER_BATCH
+from tests.spark.parquet_query import PER_BATCH, copied
 from tests.support.committed_offsets import offset_of
 from tests.support.forms import pick
 from tests.support.polling import PATIENCE_S, until
@@ -216,29 +215,18 @@ def test_a_killed_driver_leaves_each_row_once(
         (checkpoint, "commits/*"),
     )
 
-    def start() -> subprocess.Popen[str]:
-        command = [
-            sys.executable,
-            "-m",
-            "tests.spark.parquet_query",
-            str(log_dir),
-            str(checkpoint),
-            str(files),
-        ]
-        return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-
+    places = [str(log_dir), str(checkpoint), str(files)]
+    command = [sys.executable, "-m", "tests.spark.parquet_query", *places]
     for kill in range(KILLS):
         directory, pattern = steps[kill % len(steps)]
         before = set(directory.glob(pattern))
-        driver = start()
+        driver = subprocess.Popen(command, cwd=ROOT)
         try:
             until(lambda: set(directory.glob(pattern)) - before, f"{pattern} has another file")  # noqa: B023
         finally:
             driver.kill()
-            driver.communicate()
-    driver = start()
-    said, _ = driver.communicate(timeout=PATIENCE_S)
-    assert (driver.returncode, said.splitlines()[-1]) == (os.EX_OK, "mpbroker[Subscribe[events]]")
+            driver.wait()
+    assert copied(spark, *places) == "mpbroker[Subscribe[events]]"
     rows = spark.read.parquet(str(files)).select("partition", "offset", "value").collect()
     assert Counter((row.partition, row.offset) for row in rows) == Counter(
         (writer.partition, offset) for writer in writers for offset in range(writer.next_offset)

@@ -54,8 +54,8 @@ PUBLIC = re.compile(
 
 
 COMMITTED = {"kafka.isolation.level": "read_committed"}
-QUERIES = pick("generated queries", short=8, long=400)
-HISTORIES = pick("histories", short=rounds(40), long=500)
+QUERIES = pick("generated queries", short=4, long=400)
+HISTORIES = pick("histories", short=rounds(20), long=500)
 
 Read = Callable[..., DataFrame]
 
@@ -659,7 +659,8 @@ def test_spark_is_asked_for_each_internal_class_that_the_jar_uses(tmp_path: Path
     with zipfile.ZipFile(found) as archive:
         archive.extractall(tmp_path)
     shutil.rmtree(tmp_path / "io" / "mpbroker" / "spark" / "shaded")
-    printed = ran(["javap", "-v", "-p", *tmp_path.rglob("*.class")], check=True).stdout
+    flags = [f"-J{flag}" for flag in jvm_reader.SHORT_LIVED]
+    printed = ran(["javap", *flags, "-v", "-p", *tmp_path.rglob("*.class")], check=True).stdout
     used = set(re.findall(r"= Class .*// (org/apache/spark/[\w/$]+)", printed))
     internal = {name.replace("/", ".") for name in used if not PUBLIC.fullmatch(name)}
     source = (jvm_reader.SOURCES / "io/mpbroker/spark/Compatibility.java").read_text()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ops.bench.brokers import Kafka
+from ops.bench.brokers import Kafka, run_tool
 from ops.setup import maven
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +27,8 @@ class Recorded(Kafka):
     """A broker that leaves an archive of the classes it has loaded when it ends."""
 
     jvm: Sequence[str] = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xlog:disable")
+    # The JVM of the tests' tools waits for the archive.
+    run_tool = staticmethod(run_tool)
 
     def command(self) -> Sequence[str]:
         java, *rest = super().command()

@@ -133,7 +133,7 @@ class World:
         """Make one file of all those of a day."""
         table = self.table()
         chosen = groups(table, 1 << 40, files_min=1)
-        rewriting = Rewriting(row_files(table), table.schema())
+        rewriting = Rewriting(row_files(table))
         made = [rewriting.rewrite([one.file_path for one in group]) for group in chosen]
         old = [one for group in chosen for one in group]
         assert not old or try_replace(table, old, [data_file(table, one) for one in made])

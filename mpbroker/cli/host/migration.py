@@ -154,10 +154,14 @@ def _refusals(paths: list[Path], url: str | None) -> Iterator[None]:
     try:
         yield
     except (CannotMove, FatalError) as error:
-        raise CliError(f"{error}. Nothing was changed") from error
+        # The ledger may have an entry more, which does no harm.
+        kept = "Nothing was changed" if url is None else "Directories and object store stay whose they were"
+        raise CliError(f"{error}. {kept}") from error
     except StoreRefused as error:
         raise CliError(str(error), USAGE_ERROR) from error
-    except (StoreError, StoreUnfit) as error:
+    except StoreUnfit as error:
+        raise CliError(f"{url}: {error}") from error
+    except StoreError as error:
         raise CliError(f"{url}: {error}. Run the same command again when the object store answers") from error
     except OSError as error:
         raise file_error(error, paths[0]) from error

@@ -26,7 +26,7 @@ def gc(here: LocalBroker, url: str | None, *, delete: bool, as_json: bool) -> No
         if not reader.seq:
             raise CliError(f"{place} has no ledger: without it nothing is known to be an orphan")
         if reader.state.exported is not None:
-            raise CliError(f"{place} was exported to Apache Kafka, which knows what is an orphan there")
+            raise CliError(f"{place} was exported: only Apache Kafka knows what is an orphan there")
         before_ms = store_ms(store) - ORPHAN_MS
         found = sorted(one for one in orphans(store, reader.state) if one.modified_ms < before_ms)
     within_s = asked(here, on=True)["task_interval_ms"] / 1000 if delete and found else None

@@ -135,3 +135,8 @@ def only_when_idle() -> None:
     """
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     linux.set_io_priority(linux.IOPRIO_CLASS_BE, LOWEST_IO_PRIORITY)
+
+
+def is_in_background() -> bool:
+    """Return whether this thread runs `only_when_idle`."""
+    return os.sched_getscheduler(0) == os.SCHED_IDLE

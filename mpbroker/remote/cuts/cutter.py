@@ -176,7 +176,10 @@ class Cutter:
         return self._finished(instant, before)
 
     def needs(self, state: RemoteState, key: tuple[bytes, int]) -> bool:
-        """Return whether the newest cut, which is there, needs what the ledger has of a partition."""
+        """Return whether a restore of the newest cut needs what the ledger has of a partition.
+
+        The ledger has a cut. True if its manifest was not read.
+        """
         cut_id, newest = self._newest
         if newest is None or cut_id != state.cuts[-1].event.cut_id:
             return True

@@ -297,7 +297,7 @@ def _remote_of(state: RemoteState, path: str, directory: str, row: Row | None) -
 
 
 def _end_of(state: RemoteState, key: tuple[bytes, int], row: Row | None) -> int:
-    """Return where the segments in the ledger end. If they are to be removed, a cut has to do without them.
+    """Return where the segments in the ledger end; 0 if they are to be removed, so that no cut names them.
 
     `row` is that of the partition, if it is open.
     """

@@ -1,4 +1,4 @@
-"""The object `.rsm-manifest` of a segment, as Aiven's plugin writes and reads it. (Aiven: SegmentManifestV1.)
+"""The object `.rsm-manifest` of a segment, as Aiven's plug-in has it. (Aiven: SegmentManifestV1.)
 
 The ledger has all that it says, so only an import of Kafka's segments reads it.
 """
@@ -14,7 +14,7 @@ from mpbroker.protocol.uuids import uuid_text
 from mpbroker.remote.layout.indexes import IndexSizes
 from mpbroker.remote.layout.object_names import SegmentObjects
 
-# The pieces that the plugin fetches a segment in.
+# The pieces that the plug-in fetches a segment in.
 CHUNK_BYTES: Final = 4 << 20
 _VERSION: Final = "1"
 _INDEXES: Final = ("offset", "timestamp", "producerSnapshot", "leaderEpoch", "transaction")
@@ -72,7 +72,7 @@ def encode_manifest(
 
 
 class ManifestRefused(ValueError):
-    """Raised for the manifest of a segment that is not stored as it is. The message says how it is stored."""
+    """Raised for the manifest of a segment that is stored otherwise than on disk. The message says how."""
 
 
 class _ChunkIndex(msgspec.Struct, rename="camel"):
@@ -99,11 +99,11 @@ def decode_manifest(body: bytes) -> tuple[int, IndexSizes]:
     except msgspec.DecodeError as error:
         raise ManifestRefused(f"it is no manifest that this version knows: {error}") from error
     if manifest.version != _VERSION:
-        raise ManifestRefused(f"it has version {manifest.version}, this version of mpbroker reads {_VERSION}")
+        raise ManifestRefused(f"it has version {manifest.version}, and {_VERSION} alone can be read")
     if manifest.encryption is not None:
         raise ManifestRefused("the segment is encrypted, and mpbroker has no keys")
     if manifest.compression:
-        raise ManifestRefused("the segment is compressed as a whole (compression.enabled of the plug-in)")
+        raise ManifestRefused("the segment is compressed as a whole, by the plug-in")
     parts = [manifest.segment_indexes.get(name) or _Part(-1, 0) for name in _INDEXES]
     sizes = IndexSizes(*(part.size for part in parts))
     if any(part.size and part.position != at for part, at in zip(parts, sizes.positions, strict=True)):

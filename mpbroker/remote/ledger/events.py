@@ -70,7 +70,7 @@ class TakenOver(_Leader, tag="take_over", frozen=True):
 
 
 class Exported(_Who, tag="exported", frozen=True):
-    """The store is Apache Kafka's from here on: only an import may follow. The broker was stopped before."""
+    """The stopped broker has given the store to Apache Kafka: only an import may follow."""
 
 
 class StandbySet(_Event, tag="standby", frozen=True):
@@ -159,7 +159,7 @@ class SegmentAdded(_OfPartition, tag="segment", frozen=True):
     """The objects of a segment are in the store: offsets [base, end) of a partition.
 
     `size` and `log_crc` (CRC-32C) are those of `.log`, `indexes_crc` that of `.indexes`. What Kafka has
-    uploaded has no `log_crc`: its batches have checksums, too. `epochs` are leader epochs with their first
+    uploaded has no `log_crc`, only the checksums of its batches. `epochs` are leader epochs with their first
     offsets.
     """
 
@@ -193,8 +193,8 @@ class SegmentAdded(_OfPartition, tag="segment", frozen=True):
         """Return the names of its objects."""
         return SegmentObjects(self.topic, self.topic_id, self.partition, self.base, self.segment_id)
 
-    def is_log(self, crc: int) -> bool:
-        """Return whether bytes of this CRC-32C may be those of `.log`."""
+    def may_be_log(self, crc: int) -> bool:
+        """Return whether bytes with this CRC-32C may be those of `.log`."""
         return self.log_crc in (None, crc)
 
 

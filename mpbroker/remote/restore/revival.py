@@ -50,7 +50,7 @@ def _copied(store: ObjectStore, one: SegmentAdded, broker_id: int, time_ms: int)
 
 
 def _checked(store: ObjectStore, name: str, size: int, crc: int | None) -> Iterator[bytes]:
-    """Yield the bytes of an object. Raises StoreError if they are not those of a checksum."""
+    """Yield the bytes of an object. Raises StoreError if they have another checksum; None: it is unknown."""
     found = 0
     for start in range(0, size, _READ_BYTES):
         data = store.get(name, start, min(_READ_BYTES, size - start))

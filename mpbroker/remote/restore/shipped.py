@@ -158,7 +158,7 @@ class ShippedFiles:
         directory = self._log_dirs[int(one.directory.partition("/")[0])] / name
         directory.mkdir(_DIRECTORY_MODE)
         write_epochs(directory, [(0, 0)])
-        # The last one: after a failure the directory is nobody's, and is made anew.
+        # Last, so that a failure leaves a directory without a topic id, which is made anew.
         write_topic_id(directory, one.topic_id)
         self._unsynced.add(directory)
         self.made.append(one.directory)

@@ -3,6 +3,9 @@
 An object is a file. It is written and synced under another name first, then linked (`create`) or renamed
 (`put`), so that a crash leaves all of it or nothing. Nothing here has a deadline: a request to a mounted
 file system that hangs lasts as long as the file system lets it.
+
+The directory may be on the disk that commits wait for, as far as anybody knows. So a thread that gives way to
+others on the CPU (`pace.only_when_idle`) does so on the disk, too, and leaves the page cache to them.
 """
 
 from __future__ import annotations
@@ -15,6 +18,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
+from mpbroker.log.io.background_io import drop
+from mpbroker.log.io.file_system import write_back
+from mpbroker.log.io.pace import is_in_background
 from mpbroker.remote.store.object_store import ObjectInfo, ObjectMissing, StoreError
 from mpbroker.remote.store.sized import SizedPieces
 from mpbroker.storage.checkpoints import fsync_directory, opened, write_all
@@ -24,6 +30,8 @@ UNFINISHED: Final = ".unfinished"
 # Those of a process that was killed are removed when they are as old as that.
 LEFTOVER_S: Final = 24 * 3600
 LONGEST_PART: Final = 255
+# Smaller steps cost more CPU. A commit that waits for one hardly notices.
+STEP_BYTES: Final = 256 << 10
 _NO_PARTS: Final = frozenset(("", ".", ".."))
 
 
@@ -128,8 +136,11 @@ class DirectoryStore:
         self._make(path.parent)
         try:
             with opened(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as fd:
-                for piece in pieces:
-                    write_all(fd, piece)
+                if is_in_background():
+                    _write_gently(fd, pieces)
+                else:
+                    for piece in pieces:
+                        write_all(fd, piece)
                 os.fsync(fd)
             yield unfinished
         finally:
@@ -162,3 +173,18 @@ class DirectoryStore:
                 with contextlib.suppress(FileNotFoundError):
                     found = named[part].stat()
                     yield ObjectInfo(name, found.st_size, found.st_mtime_ns // 1_000_000)
+
+
+def _write_gently(fd: int, pieces: Iterable[bytes]) -> None:
+    """Write a file that is empty. The disk gets STEP_BYTES at a time, and the page cache keeps no more.
+
+    There are no rests: what is not uploaded yet stays on the disk, and is lost with it. Raises OSError.
+    """
+    written = settled = 0
+    for piece in pieces:
+        write_all(fd, piece)
+        written += len(piece)
+        while written - settled >= STEP_BYTES:
+            write_back(fd, settled, STEP_BYTES)
+            drop(fd, settled, STEP_BYTES)
+            settled += STEP_BYTES

@@ -133,7 +133,11 @@ class Cutting:
             if not self._is_awaited:
                 log.info("no cut is made: %s; the next one is due in %.0f s", error, self._interval_s())
             elif str(error) != self._problem:
-                log.info("no cut is made: %s. Others wait for it: this is tried until it succeeds", error)
+                log.info(
+                    "no cut is made: %s. A start or an undeletion waits for it: this is tried until it "
+                    "succeeds",
+                    error,
+                )
             self._problem = str(error)
 
     def last(self, book: Book, store: ObjectStore) -> None:

@@ -2,7 +2,7 @@
 
 Everything here runs in the thread of the tier's loop, which never waits for the store: its requests are jobs
 of other threads (`download_jobs`). The windows after those of a sequential reader are downloaded ahead.
-(Kafka: RemoteLogReader, RemoteIndexCache; caches of chunks in plugins.)
+(Kafka: RemoteLogReader, RemoteIndexCache; caches of chunks in plug-ins.)
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Asked:
 class Downloads:
     """The windows that handlers ask for. `partition_of(slot, generation)` returns what the store has of one.
 
-    Whoever asks has to call `jobs.step` until the answer is there. `wake` says when, from another thread.
+    Whoever asks calls `jobs.step` until the answer is there. Other threads call `wake` when that is due.
     """
 
     def __init__(

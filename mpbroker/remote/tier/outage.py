@@ -21,7 +21,7 @@ log = logging.getLogger("mpbroker.remote")
 
 
 class Outage:
-    """Counts failures, and says how long to wait after each."""
+    """Counts failures, and says how long to wait after each. Logs `begun` and `ended`."""
 
     def __init__(self, counters: CounterPage, begun: str = STORE_FAILS, ended: str = STORE_ANSWERS) -> None:
         self._counters = counters

@@ -22,7 +22,7 @@ log = logging.getLogger("mpbroker.remote")
 
 
 class Renewing:
-    """Both threads' work. The lease is renewed until `stop`, also after the other work was stopped."""
+    """Both threads' work. The lease is renewed until `stop`, also after the tier was stopped."""
 
     def __init__(self, tier: TierStore, leadership: Leadership, lease_ms: int) -> None:
         self._tier = tier

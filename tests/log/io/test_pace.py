@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from mpbroker.log.io import pace
@@ -38,3 +40,13 @@ def test_a_stint_ends_with_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     used[0] += 5 * pace.STINT_NS
     stints.rest_if_due()
     assert len(rests) == 4
+
+
+def test_a_thread_that_runs_only_when_idle_is_in_the_background() -> None:
+    def step_back() -> bool:
+        pace.only_when_idle()
+        return pace.is_in_background()
+
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(step_back).result()
+    assert not pace.is_in_background()

@@ -87,7 +87,7 @@ def test_sizes_are_read() -> None:
     [
         # As the plug-in writes it with encryption.enabled.
         (b'n":false', b'n":false,"encryption":{"dataKey":"k1:QGl5==","aad":"jogb=="}', "encrypted"),
-        (b'"version":"1"', b'"version":"2"', "has version 2, this version of mpbroker reads 1"),
+        (b'"version":"1"', b'"version":"2"', "has version 2, and 1 alone can be read"),
         (b'"position":6', b'"position":7', "lie in another order"),
         (b'"compression"', b'"compress"', "no manifest that this version knows: .*compression"),
         (b"{", b"", "no manifest"),

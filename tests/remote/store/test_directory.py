@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mpbroker.remote.store import directory
-from mpbroker.remote.store.directory import LEFTOVER_S, UNFINISHED, DirectoryStore
+from mpbroker.remote.store.directory import LEFTOVER_S, STEP_BYTES, UNFINISHED, DirectoryStore
 from mpbroker.remote.store.object_store import ObjectMissing, StoreError
 from mpbroker.remote.store.self_test import check_store
 
@@ -91,6 +91,27 @@ def test_what_is_done_was_synced_first(store: DirectoryStore, monkeypatch: pytes
     # The other one may have been cut off before it came to sync.
     assert not store.create("a/b/c", b"2")
     assert steps == ["unfinished", "link", "c", "b"]
+
+
+def test_a_thread_in_the_background_gives_the_disk_little_at_a_time(
+    store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Commits may wait for this disk."""
+    steps: list[tuple[int, int]] = []
+
+    def write_back(fd: int, position: int, count: int) -> None:
+        assert os.fstat(fd).st_size >= position + count, "what is not there yet"
+        steps.append((position, count))
+
+    monkeypatch.setattr(directory, "write_back", write_back)
+    body = [b"a" * 1000, b"", b"b" * STEP_BYTES, b"c" * 3 * STEP_BYTES]
+    size = sum(map(len, body))
+    store.put("a", body, size)
+    assert steps == [], "a thread that somebody waits for"
+    monkeypatch.setattr(directory, "is_in_background", lambda: True)
+    store.put("b", body, size)
+    assert steps == [(number * STEP_BYTES, STEP_BYTES) for number in range(4)]
+    assert store.get("a") == store.get("b") == b"".join(body)
 
 
 def test_a_directory_that_was_removed_is_made_again(store: DirectoryStore, tmp_path: Path) -> None:

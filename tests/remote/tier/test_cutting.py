@@ -113,7 +113,8 @@ def test_what_a_start_waits_for_is_logged_once(
         for _ in range(3):
             thread.turn()
     assert [text for text in caplog.messages if "no cut is made" in text] == [
-        "no cut is made: log 0 is starting or stopping. Others wait for it: this is tried until it succeeds"
+        "no cut is made: log 0 is starting or stopping. A start or an undeletion waits for it: this is tried "
+        "until it succeeds"
     ]
 
 

@@ -175,6 +175,11 @@ def test_a_directory(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     add(catalog.create_table("shop.orders", pa.schema([("n", pa.int64())])), 1)
     assert numbers(catalog.load_table("shop.orders")) == [1]
     assert (tmp_path / HINT).read_text() == "2"
+    # Iceberg's Java names the table and its files like this.
+    newest = tmp_path / "shop/orders/metadata/v2.metadata.json"
+    newest.write_text(newest.read_text().replace("file:///", "file:/"))
+    add(catalog.load_table("shop.orders"), 2)
+    assert numbers(catalog.load_table("shop.orders")) == [1, 2]
 
 
 def test_a_sql_catalog_beside_the_bucket(tmp_path: Any, store: FaultStore) -> None:

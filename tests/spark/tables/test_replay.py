@@ -26,8 +26,8 @@ from spark_integration.tables.replay import (
     Records,
     Replayed,
     ReplaySettings,
-    Step,
-    Steps,
+    ReplayStep,
+    ReplaySteps,
     check_goes_on,
     in_steps,
     replay,
@@ -71,20 +71,20 @@ class Topic:
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
-        self._steps = Steps(store, "replay/a/")
+        self._steps = ReplaySteps(store, "replay/a/")
 
     def run(self, until: Covered) -> int:
-        step = self._steps.newest() or Step(FORMAT, "id", "orders")
+        step = self._steps.newest() or ReplayStep(FORMAT, "id", "orders")
         check_goes_on(step, "orders", until)
         return in_steps(self._steps, step, until, 7, self.write)
 
-    def write(self, step: Step) -> None:
+    def write(self, step: ReplayStep) -> None:
         body = msgspec.json.encode(step)
         self._store.put(f"topic/{len(list(self._store.list('topic/'))):03d}", [body], len(body))
 
-    def written(self) -> list[Step]:
+    def written(self) -> list[ReplayStep]:
         found = [self._store.get(one.name) for one in self._store.list("topic/")]
-        return [msgspec.json.decode(one, type=Step) for one in found]
+        return [msgspec.json.decode(one, type=ReplayStep) for one in found]
 
 
 def table(end: int) -> Covered:
@@ -93,19 +93,19 @@ def table(end: int) -> Covered:
     return Covered("orders", ends)
 
 
-def places(steps: Sequence[Step]) -> Counter[Place]:
+def places(steps: Sequence[ReplayStep]) -> Counter[Place]:
     spans = [span for step in steps for span in step.spans]
     return Counter((*span.key, offset) for span in spans for offset in range(span.start, span.end))
 
 
-def check_once(steps: Sequence[Step], end: int) -> None:
+def check_once(steps: Sequence[ReplayStep], end: int) -> None:
     """Check what exactly once rests on: all that has one number is the same, and numbers ascend."""
     numbers = [step.number for step in steps]
     assert numbers == sorted(numbers)
     once = {step.number: step for step in steps}
     assert all(once[step.number] == step for step in steps)
     wanted = [Span("new", 0, 3, end), Span("new", 1, 0, end), Span("old", 0, 0, 5)]
-    whole = Step(FORMAT, "id", "orders", spans=tuple(wanted))
+    whole = ReplayStep(FORMAT, "id", "orders", spans=tuple(wanted))
     assert places(list(once.values())) == places([whole])
 
 
@@ -133,7 +133,7 @@ def test_two_replays_of_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = MemoryStore()
     first, write = Topic(memory), Topic.write
 
-    def beside(topic: Topic, step: Step) -> None:
+    def beside(topic: Topic, step: ReplayStep) -> None:
         monkeypatch.setattr(Topic, "write", write)
         Topic(memory).run(table(31))
         write(topic, step)
@@ -144,7 +144,7 @@ def test_two_replays_of_one_name(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_replay_of_another_name_is_needed() -> None:
-    step = Step(FORMAT, "id", "orders", 3, spans=(Span("new", 0, 3, 20),))
+    step = ReplayStep(FORMAT, "id", "orders", 3, spans=(Span("new", 0, 3, 20),))
     check_goes_on(step, "orders", table(20))
     with pytest.raises(JobError, match=r"writes to orders, not to copies: use another --name"):
         check_goes_on(step, "copies", table(20))
@@ -209,15 +209,15 @@ def test_a_table_is_written_back(
     what = ReplaySettings(
         "lake.orders", {"kafka.bootstrap.servers": broker.bootstrap}, copy, copy, True, exactly_once
     )
-    begin = Steps.begin
+    begin = ReplaySteps.begin
 
-    def killed(steps: Steps, step: Step) -> Step:
+    def killed(steps: ReplaySteps, step: ReplayStep) -> ReplayStep:
         if step.number == 2:
             raise KeyboardInterrupt
         return begin(steps, step)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Steps, "begin", killed)
+        patch.setattr(ReplaySteps, "begin", killed)
         with pytest.raises(KeyboardInterrupt):
             replay(spark, settings, what)
     size = RECORDS // PARTITIONS

@@ -212,7 +212,7 @@ def test_a_record_is_a_row_equal_to_it_or_with_an_error(
     # pyiceberg 0.12 makes empty lists and maps of nulls, where they have records.
     check(table.scan().to_arrow(), written, (None, []))
     check(polars.scan_iceberg(table).collect().to_arrow(), written)
-    compacted = Rewriting(row_files(table), table.schema()).rewrite(urls)
+    compacted = Rewriting(row_files(table)).rewrite(urls)
     check(in_files(table, [compacted.url]), written)
 
 

@@ -5,6 +5,7 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.DataInputStream;
 import java.io.DataOutputStream;
 import java.io.IOException;
+import java.net.ConnectException;
 import java.net.InetSocketAddress;
 import java.net.StandardProtocolFamily;
 import java.net.UnixDomainSocketAddress;
@@ -13,6 +14,7 @@ import java.nio.channels.Channels;
 import java.nio.channels.ServerSocketChannel;
 import java.nio.channels.SocketChannel;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.DirectoryStream;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.List;
@@ -37,6 +39,9 @@ import org.apache.kafka.common.utils.Utils;
  */
 public final class Relay {
   private static final String BROKER = "broker";
+  private static final String NAME = "mpbroker-relay";
+  private static final String SOCKET = "socket";
+  private static final long START_MS = 60_000;
   private static final long POLL_MS = 1_000;
   private static final long LOGIN_NS_MAX = 30_000_000_000L;
   private static final long PAUSE_NS = 1_000_000_000;
@@ -57,8 +62,9 @@ public final class Relay {
     IOException failed = null;
     // The path of a socket has at most 107 bytes. That of temporary files may have more, as on YARN.
     for (String parent : List.of(System.getProperty("java.io.tmpdir"), "/tmp")) {
-      Path directory = Files.createTempDirectory(Path.of(parent), "mpbroker-relay");
-      Path socket = directory.resolve("socket");
+      removeDead(Path.of(parent));
+      Path directory = Files.createTempDirectory(Path.of(parent), NAME);
+      Path socket = directory.resolve(SOCKET);
       try {
         listener.bind(UnixDomainSocketAddress.of(socket));
         directory.toFile().deleteOnExit();
@@ -72,6 +78,39 @@ public final class Relay {
     }
     listener.close();
     throw failed;
+  }
+
+  /** Removes what relays of killed JVMs have left. */
+  private static void removeDead(Path parent) throws IOException {
+    try (DirectoryStream<Path> directories = Files.newDirectoryStream(parent, NAME + "*")) {
+      for (Path directory : directories) {
+        try {
+          if (isDead(directory)) {
+            Files.deleteIfExists(directory.resolve(SOCKET));
+            Files.delete(directory);
+          }
+        } catch (IOException error) {
+          // Another user's, or another JVM has just removed it.
+        }
+      }
+    }
+  }
+
+  private static boolean isDead(Path directory) throws IOException {
+    // A young one may not listen yet.
+    if (Files.getLastModifiedTime(directory).toMillis() > System.currentTimeMillis() - START_MS) {
+      return false;
+    }
+    Path socket = directory.resolve(SOCKET);
+    try (SocketChannel question = SocketChannel.open(StandardProtocolFamily.UNIX)) {
+      question.configureBlocking(false);
+      question.connect(UnixDomainSocketAddress.of(socket));
+      return false;
+    } catch (ConnectException refused) {
+      return true;
+    } catch (IOException error) {
+      return Files.notExists(socket);
+    }
   }
 
   private static void accept(ServerSocketChannel listener) {
