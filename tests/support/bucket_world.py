@@ -14,6 +14,7 @@ from mpbroker.remote.cuts.files import Row
 from mpbroker.remote.cuts.instant import Broker, Rows
 from mpbroker.remote.ledger.claim import new_claim, settle
 from mpbroker.remote.ledger.events import CutsRemoved, Event, Exported, SegmentAdded, TakenOver, TopicSet
+from mpbroker.remote.restore.offline import bring_forward
 from mpbroker.remote.restore.plan import make_plan
 from mpbroker.remote.restore.take_over import TakenLedger, take_over, take_over_events, write_owner
 from mpbroker.remote.store.directory import DirectoryStore
@@ -48,7 +49,9 @@ class BucketWorld:
         self.ledger = ledger_of(self.store, self._owner)
         self.ledger.start(STARTED)
         broker = Broker([self.log_dir], _Rows(self))
-        self._cutter = Cutter(self.store, broker, ("cluster", 1), instants_of(broker), lambda _count: None)
+        self._cutter = Cutter(
+            self.store, broker, ("cluster", 1), instants_of(broker), lambda _count: None, bring_forward
+        )
 
     def publish(self, topic: str, partition: Partition) -> None:
         """Note what the broker says of a partition now."""
