@@ -622,7 +622,9 @@ class World:
         self._check_ledger()
         self._calm_down()
         written = self.truth.known.copy()
-        leases = TO_START if isinstance(self.truth.state.leader, TakenOver) else 1
+        # A new owner goes on with its start, unless it has gone for good.
+        is_gone = self._leader_id() not in {one.broker_id for one in self.brokers}
+        leases = TO_START if is_gone and isinstance(self.truth.state.leader, TakenOver) else 1
         until_s = self.now_s + (leases + 1.2) * LEASE_S
         while self.now_s < until_s:
             yield from self._round()
