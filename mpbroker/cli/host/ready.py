@@ -1,5 +1,6 @@
 """`mpbroker ctl ready`: whether the broker serves, for probes and scripts."""
 
+import re
 import sys
 import time
 from typing import Any
@@ -15,6 +16,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5
 ANSWER_TIMEOUT_S = 5.0
 # Print the reason this early, in case the flags name the wrong broker.
 PRINTS_AFTER_S = 3.0
+_CLAUSE_END = re.compile(r"[:;.] | \(")
 
 
 def ready(here: LocalBroker, wait_s: float | None, *, as_json: bool) -> int:
@@ -27,9 +29,9 @@ def ready(here: LocalBroker, wait_s: float | None, *, as_json: bool) -> int:
         if left_s <= 0:
             break
         if not is_printed and time.monotonic() > began + PRINTS_AFTER_S:
-            print(
-                f"mpbroker: waiting {left_s:.0f} s more: {'; '.join(problems)}", file=sys.stderr, flush=True
-            )
+            # One cause, in short: the others mostly follow from it. All are printed if the wait is in vain.
+            cause = _CLAUSE_END.split(problems[0], maxsplit=1)[0]
+            print(f"mpbroker: not yet, waiting {left_s:.0f} s more: {cause}", file=sys.stderr, flush=True)
             is_printed = True
         time.sleep(min(pause_s, left_s))
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

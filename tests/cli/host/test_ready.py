@@ -60,6 +60,16 @@ def test_a_wrong_directory_is_a_usage_error_unless_it_may_come(tmp_path: Path) -
     assert ready.ready(LocalBroker(nothing), 0, as_json=False) == 1
 
 
+def test_a_wait_names_one_cause_and_its_end_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ready, "PRINTS_AFTER_S", 0)
+    assert ready.ready(LocalBroker(str(tmp_path)), 0.05, as_json=False) == 1
+    said = capsys.readouterr()
+    assert said.err == f"mpbroker: not yet, waiting 0 s more: no broker is running on {tmp_path}\n"
+    assert f"no broker is running on {tmp_path} (it has no " in said.out
+
+
 def test_while_it_recovers_it_lives_and_says_why_it_is_not_ready(tmp_path: Path) -> None:
     http = f"http://{HOST}:{free_port()}"
     broker = Mpbroker(tmp_path / "b", flags=("--http", http.removeprefix("http://")))
