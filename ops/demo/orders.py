@@ -2,21 +2,15 @@
 
 import sys
 
-from pyspark.sql import SparkSession
 from pyspark.sql.functions import col, get_json_object
 from pyspark.sql.functions import sum as total
+
+from mpbroker.spark import session
 
 
 def main(log_dir: str) -> None:
     print("starting Spark, which takes some seconds", file=sys.stderr)
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("mpbroker demo")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
-    spark.sparkContext.setLogLevel("ERROR")
+    spark = session("mpbroker demo", "local[2]", quiet=True)
     print("Spark runs, the first query begins", file=sys.stderr)
     orders = spark.read.format("mpbroker").option("log.dir", log_dir).option("subscribe", "orders").load()
     text = orders.select(
