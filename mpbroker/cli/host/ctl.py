@@ -57,11 +57,10 @@ def status(here: LocalBroker, *, as_json: Json = False) -> None:
         errors = [f"not ready: {printable(one)}" for one in reply.pop("problems", ())] + last_errors(
             processes
         )
-        reply = {name: _in_units(name, value) for name, value in reply.items()}
         if dirs := reply.get("log_dirs"):
-            reply["log_dirs"] = [
-                {name: _in_units(name, value) for name, value in one.items()} for one in dirs
-            ]
+            reply["log_dirs"] = [_in_units(one) for one in dirs]
+        if "records_appended" in reply:
+            reply["records_appended"] = f"{reply['records_appended']:,}, with the broker's own"
         reply["processes"] = short(processes)
         if "up_s" in reply:
             reply = {"up" if name == "up_s" else name: value for name, value in reply.items()}
@@ -77,9 +76,14 @@ def status(here: LocalBroker, *, as_json: Json = False) -> None:
         print("\n" + "\n".join(errors))
 
 
-def _in_units(name: str, value: Any) -> Any:
-    """Return a number of bytes as text with its unit, and any other value unchanged."""
-    return decimal_size(value) if name.endswith("_bytes") and isinstance(value, int) else value
+def _in_units(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the row with each number of bytes as text with its unit, under a name without the unit."""
+    return {
+        name.removesuffix("_bytes"): decimal_size(value)
+        if name.endswith("_bytes") and isinstance(value, int)
+        else value
+        for name, value in row.items()
+    }
 
 
 @ctl_app.command("ready")

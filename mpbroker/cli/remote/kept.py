@@ -9,6 +9,7 @@ from typing import NamedTuple
 from mpbroker.cli.text.sizes import binary_size
 from mpbroker.client.times import format_time
 from mpbroker.config.remote import AS_RETENTION
+from mpbroker.protocol.printable import counted
 from mpbroker.storage.remote_segments import RemoteSegments
 
 
@@ -152,7 +153,7 @@ def _of_retention(
     limits = [
         text
         for text in (
-            f"{retention.ms:,} ms" if retention.ms >= 0 else "",
+            _duration(retention.ms) if retention.ms >= 0 else "",
             binary_size(retention.bytes) if retention.bytes >= 0 else "",
         )
         if text
@@ -161,3 +162,11 @@ def _of_retention(
         f"it is uploaded, and within local retention ({' or '.join(limits)})",
         "local.retention.ms and local.retention.bytes set that",
     )
+
+
+def _duration(ms: int) -> str:
+    """Return a time as settings have it, or in days or hours if it is that many."""
+    for length, unit in ((86_400_000, "day"), (3_600_000, "hour")):
+        if ms and ms % length == 0:
+            return counted(ms // length, unit)
+    return f"{ms:,} ms"

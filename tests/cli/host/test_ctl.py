@@ -56,6 +56,16 @@ def test_status_as_tables_and_as_json(supervisor: FakeSupervisor, printed: Print
     assert supervisor.requests == [{"command": "status"}] * 2
 
 
+def test_status_names_no_unit_twice(printed: Printed) -> None:
+    status = {
+        "records_appended": 1200,
+        "log_dirs": [{"log_dir": "data", "size_bytes": 0, "total_bytes": None}],
+    }
+    plain, *_, heads, row = printed(ctl.status, replies=[status]).splitlines()
+    assert plain.split(maxsplit=1) == ["records_appended", "1,200, with the broker's own"]
+    assert (heads.split(), row.split()) == (["LOG-DIR", "SIZE", "TOTAL"], ["data", "0", "B", "-"])
+
+
 def test_status_says_what_is_offline_if_something_is(printed: Printed) -> None:
     well = printed(ctl.status, replies=[{"offline_partitions": 0}])
     assert well.split()[:3] == ["offline_partitions", "0", "processes"]

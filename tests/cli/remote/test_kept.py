@@ -71,6 +71,8 @@ def test_what_is_uploaded_waits_for_local_retention() -> None:
     assert "no limit" in causes(partition(3))[0][1]
     by_time = RETENTION._replace(ms=100)
     assert "within local retention (100 ms)" in causes(partition(3, largest_ms=NOW_MS - 100), by_time)[0][1]
+    for ms, text in ((604_800_000, "7 days"), (3_600_000, "1 hour"), (90_000_000, "25 hours")):
+        assert f"({text})" in causes(partition(3, largest_ms=NOW_MS), RETENTION._replace(ms=ms))[0][1]
     assert "has passed" in causes(partition(3, largest_ms=NOW_MS - 101), by_time)[0][1]
 
 
