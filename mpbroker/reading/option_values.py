@@ -109,7 +109,9 @@ def partitions(text: str, option: str) -> tuple[TopicPartition, ...]:
 
 def offsets(text: str, option: str, lowest: int) -> dict[TopicPartition, int]:
     """Parse `{"topic":{"0":23,"1":-2}}`; no offset may be below `lowest`."""
-    return _by_partition(text, OptionError(f"{option}: {_WANT_OFFSETS}{text}"), lowest)
+    return _by_partition(
+        text, OptionError(f"{option}: {_WANT_OFFSETS}{text}; as a word it is earliest or latest"), lowest
+    )
 
 
 def timestamps_ms(text: str, option: str) -> dict[TopicPartition, int]:

@@ -10,14 +10,16 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
+from mpbroker.config.known import hint
 from mpbroker.protocol.topic_names import OWN_TOPICS
 from mpbroker.reading.errors import OptionError
 from mpbroker.reading.options import ReadOptions, parse_options
 from spark_integration.jobs.frame import JobError
 from spark_integration.tables.catalog import LakeSettings
-from spark_integration.tables.values import value_settings
+from spark_integration.tables.values import ValueSettings, value_settings
 
 _NAME: Final = re.compile(r"\w+(\.\w+)+").fullmatch
+_UNKNOWN: Final = re.compile(r"unknown field `([^`]+)`").search
 _NO_NAME: Final = re.compile(r"\W")
 TOPIC: Final = "{topic}"
 
@@ -66,8 +68,10 @@ _OURS: Final = frozenset(TableSettings.__struct_fields__) - {"values"}
 
 def read_settings(path: Path) -> Settings:
     """Read the file. Raises JobError, OSError."""
+    text = ""
     try:
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        given = tomllib.loads(text)
         tables = tuple(_table_settings(one) for one in given.pop("tables", ()))
         settings = msgspec.convert({**given, "tables": (), "directory": path.parent}, Settings)
         settings = msgspec.structs.replace(settings, tables=tables)
@@ -81,8 +85,21 @@ def read_settings(path: Path) -> Settings:
         UnicodeDecodeError,
         ValueError,
     ) as error:
-        raise JobError(f"{path}: {error}") from error
+        raise JobError(f"{path}: {error}{_advice(str(error), text)}") from error
     return settings
+
+
+def _advice(problem: str, text: str) -> str:
+    """Return the line of a name that no setting has, and the name that was probably meant."""
+    found = _UNKNOWN(problem)
+    if found is None:
+        return ""
+    name = found[1]
+    before = re.search(rf"^[^=#\n]*?\b{re.escape(name)}\b", text, re.MULTILINE)
+    line = f", line {text.count(chr(10), 0, before.end()) + 1}" if before else ""
+    parts = (Settings, LakeSettings, JobSettings, TableSettings, ValueSettings)
+    known = [one for part in parts for one in part.__struct_fields__]
+    return f"{line}{hint([name], known)}"
 
 
 def expanded(settings: Settings, topics: Iterable[str]) -> tuple[list[TableSettings], list[str]]:

@@ -99,7 +99,10 @@ def test_assign() -> None:
         (BASE | {"endingOffsets": "earliest"}, "ending offset can't be earliest for batch queries on Kafka"),
         (BASE | {"startingOffsets": '{"t":{"0":-1}}'}, "startingOffsets for t-0 can't be latest"),
         (BASE | {"endingOffsets": '{"t":{"0":-2}}'}, "ending offset for t-0 can't be earliest for batch"),
-        (BASE | {"startingOffsets": "soon"}, "startingOffsets: Expected e.g.*got soon"),
+        (
+            BASE | {"startingOffsets": "soon"},
+            "startingOffsets: Expected e.g.*got soon; as a word it is earliest or latest",
+        ),
         (BASE | {"startingOffsets": '{"t":{"0":-3}}'}, "startingOffsets: Expected e.g."),
         (BASE | {"startingOffsets": '{"t":{"0":true}}'}, "startingOffsets: Expected e.g."),
         (BASE | {"startingOffsets": '{"t":{"x":1}}'}, "startingOffsets: Expected e.g."),
