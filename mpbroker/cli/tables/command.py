@@ -41,10 +41,10 @@ def tables_run(tables: TablesFile, once: Once = False, json: Json = False, maste
     settings = _settings(tables)
     from mpbroker.spark.tables import TablesJob
 
-    began = time.monotonic()
     # Tasks of several tables take turns.
     fair = {"spark.scheduler.mode": "FAIR"}
     with running("tables", master, polls=True, as_json=json, config=fair) as (spark, notice):
+        began = time.monotonic()  # Spark's start is no part of the rate
         job = TablesJob(spark, settings, notice)
         job.run(lambda: bool(notice.signals), once=once)
         done = job.done
@@ -52,7 +52,7 @@ def tables_run(tables: TablesFile, once: Once = False, json: Json = False, maste
         errors = f", {counted(done.error_rows, 'error row')}" if done.error_rows else ""
         notice.end(
             f"{f'stopped by {name}: ' if name else ''}{counted(done.rows, 'row')} in "
-            f"{counted(done.commits, 'commit')}{errors}, {rate(done.rows, began)}; the same command goes on",
+            f"{counted(done.commits, 'commit')}{errors}, {rate(done.rows, began)}; run it again to continue",
             {
                 **measured(done.rows, began),
                 "commits": done.commits,
@@ -144,8 +144,8 @@ def tables_replay(
 
     sink = checked_sink({**options_of(option), "kafka.bootstrap.servers": bootstrap})
     what = ReplaySettings(table, sink, name, to_topic, keep_partitions, exactly_once)
-    began = time.monotonic()
     with running("replay", master, as_json=json) as (spark, notice), _in_a_sentence():
+        began = time.monotonic()
         done = replay(spark, settings, what, notice)
         notice.end(
             f"{counted(done.records, 'record')} written to {done.topic} of {bootstrap} in "
