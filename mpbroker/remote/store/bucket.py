@@ -185,8 +185,9 @@ class BucketStore:
         advice = next((hint for sign, hint in _HINTS.items() if sign in plain), "")
         codes = _CODE.findall(plain)
         plain = " ".join(_QUERY.sub("", _XML.sub("", plain)).split()).rstrip(" :")
-        words = [f"{self._where}{name}: {plain}", *codes, advice]
-        return ": ".join(filter(None, words))
+        # A store that has answered says why. Else what to do comes before a text of requests.
+        said = (plain, *codes, advice) if codes else (advice, plain)
+        return ": ".join(filter(None, (f"{self._where}{name}", *said)))
 
 
 class _BeyondTheEnd(StoreError):

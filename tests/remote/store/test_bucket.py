@@ -176,6 +176,20 @@ def test_a_store_that_refuses_says_what_to_do(
     assert server.port
 
 
+def test_what_to_do_comes_first_where_the_store_names_no_reason(
+    server: ObjectStoreServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A HEAD has no body, and a host without credentials asks its cloud's metadata service."""
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+
+    def work() -> None:
+        with pytest.raises(StoreError, match=rf"^{URL}/x: give credentials .*403"):
+            open_store(URL, TIMEOUT_MS).size("x")
+
+    in_a_fork(work)
+    assert server.port
+
+
 def test_requests_end_where_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Connections are accepted by the kernel, and nobody reads."""
     with socket.create_server((HOST, 0)) as mute:
