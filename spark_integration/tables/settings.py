@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
 from collections.abc import Iterable
@@ -10,7 +11,6 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from mpbroker.config.known import hint
 from mpbroker.protocol.topic_names import OWN_TOPICS
 from mpbroker.reading.errors import OptionError
 from mpbroker.reading.options import ReadOptions, parse_options
@@ -99,7 +99,8 @@ def _advice(problem: str, text: str) -> str:
     line = f", line {text.count(chr(10), 0, before.end()) + 1}" if before else ""
     parts = (Settings, LakeSettings, JobSettings, TableSettings, ValueSettings)
     known = [one for part in parts for one in part.__struct_fields__]
-    return f"{line}{hint([name], known)}"
+    meant = difflib.get_close_matches(name, known, 1)
+    return f"{line}; did you mean {meant[0]}?" if meant else line
 
 
 def expanded(settings: Settings, topics: Iterable[str]) -> tuple[list[TableSettings], list[str]]:
