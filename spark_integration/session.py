@@ -7,11 +7,13 @@ code does not run, so it cannot report one. (Spark: PythonUtils.defaultPythonExe
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import sys
 from collections.abc import Mapping
 from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mpbroker.protocol.printable import spelt
@@ -85,6 +87,8 @@ def session(
         if isinstance(found, SparkSession):
             if ran_before:
                 _warn_of_kept(found, wanted)
+            else:
+                atexit.register(_remove_socket, found.sparkContext)
             if quiet:
                 found.sparkContext.setLogLevel("ERROR")
             _end_workers_in_silence(found.sparkContext)
@@ -210,6 +214,13 @@ def _end_workers_in_silence(context: SparkContext) -> None:
     if _is_local(context.master):
         # `_conf` wraps the configuration that the JVM uses, not a copy.
         context._conf.set(_DAEMON, "pyspark_mpbroker.daemon")
+
+
+def _remove_socket(context: SparkContext) -> None:
+    """Remove the Unix socket of PySpark's accumulators, which stays if a program ends without `stop`."""
+    address = getattr(context._accumulatorServer, "server_address", None)
+    if isinstance(address, str):
+        Path(address).unlink(missing_ok=True)
 
 
 def _warn_of_tokens(context: SparkContext) -> None:
