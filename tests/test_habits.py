@@ -180,7 +180,7 @@ APART = {
 # The folders of a room, from the bottom up: each imports those before it only. What lies flat in the room
 # comes last.
 FOLDERS = {
-    "mpbroker.remote": ("store", "layout", "ledger", "cuts", "tier", "restore"),
+    "mpbroker.remote": ("store", "layout", "ledger", "cuts", "restore", "tier"),
     "mpbroker.log": (
         *("io", "partition", "append", "directories", "recovery", "manager"),
         *("retention", "compaction", "replica_move", "scrub"),

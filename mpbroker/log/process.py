@@ -414,6 +414,8 @@ class LogProcess:
             if self._work_if_due(now, name, every_s, work):
                 break
         # These set the time when they are due again at their end.
+        if self.manager.awaits_retention and self.due["retention"] != math.inf:
+            self.manager.awaits_retention, self.due["retention"] = False, now
         self._work_if_due(now, "sizes", math.inf, lambda: self._tasks.append((None, self._measure())))
         self._work_if_due(now, "retention", math.inf, lambda: self._tasks.append((None, self._retain())))
 

@@ -110,6 +110,7 @@ class BucketExport:
         if reader.last is None or reader.last.owner != file.owner.nonce:
             raise CannotMove(f"{self._bucket.url} has no ledger of the broker with {file.path}")
         self._ledger = Ledger(reader, file)
+        self._ledger.check(found.cluster_id)
         if not is_dry and not self._is_closed:
             self._ledger.start(Started(*self._who))
 

@@ -34,17 +34,21 @@ from mpbroker.records.errors import CorruptBatch
 from mpbroker.remote.layout.manifest import ManifestRefused, decode_manifest
 from mpbroker.remote.layout.object_names import parse_object
 from mpbroker.remote.ledger.claim import new_claim, settle
-from mpbroker.remote.ledger.entries import FORMAT, LedgerDamaged
+from mpbroker.remote.ledger.entries import FORMAT, PREFIX, LedgerDamaged, entry_name
 from mpbroker.remote.ledger.events import (
     CutsRemoved,
     Event,
+    Exported,
     SegmentAdded,
     SegmentsRemoved,
+    Started,
     TakenOver,
+    TopicDeleted,
     TopicRestored,
     TopicSet,
 )
-from mpbroker.remote.ledger.reader import FORMAT_NAME, READERS, Format, LedgerReader
+from mpbroker.remote.ledger.owner import OwnerDamaged, read_owner
+from mpbroker.remote.ledger.reader import FORMAT_NAME, READERS, Format, LedgerReader, read_entries
 from mpbroker.remote.ledger.state import EventRefused, segments_file
 from mpbroker.remote.restore.take_over import TakenLedger, write_owner
 from mpbroker.remote.store.object_store import ObjectMissing
@@ -83,10 +87,12 @@ class BucketImport:
         self._read_ledger()
         if self._reader.last is None:
             raise CannotMove(f"{self._found.home} is mpbroker's already: start mpbroker on it")
+        self._check_exported()
         self.count = sum(map(len, self._reader.state.segments.values()))
-        exported_ms = self._reader.last.time_ms
+        # By the store's clock, as those of the others.
+        exported = next(iter(self._store.list(PREFIX, entry_name(self._reader.seq - 1))))
         for one in orphans(self._store, self._reader.state):
-            if one.modified_ms > exported_ms:
+            if one.modified_ms > exported.modified_ms:
                 raise CannotMove(
                     f"{self._bucket.url}: {one.name} is younger than the export: a Kafka has used other "
                     "directories than these. Import those"
@@ -127,10 +133,12 @@ class BucketImport:
                 self._events.append(TopicSet(topics[topic_id], topic_id, count, settings))
             elif topic.deleted_ms is not None:
                 self._events.append(TopicRestored(topic_id))
+        live = {one.topic_id for one in state.topics.values() if one.deleted_ms is None}
+        self._events += map(TopicDeleted, sorted(live - topics.keys()))
         for key, segments in state.segments.items():
             kept = {one.objects.segment_id for one in copied.get(key, ())}
             gone = tuple(one.segment_id for one in segments if one.segment_id not in kept)
-            if gone and key[0] in topics:
+            if gone and key[0] in live | topics.keys():
                 self._events.append(SegmentsRemoved(*key, gone))
         self._events += new
         self._paths = {
@@ -180,11 +188,25 @@ class BucketImport:
                     "the object"
                 )
 
+    def _check_exported(self) -> None:
+        """Check that the ledger had got nothing from other directories than these before the export."""
+        try:
+            owners = [owner for path in self._found.paths if (owner := read_owner(path)) is not None]
+        except OwnerDamaged as error:
+            raise CannotMove(str(error)) from error
+        reader = self._reader
+        since = [] if len(owners) != 1 else list(read_entries(self._store, owners[0].last_seq, reader.seq))
+        is_owner = bool(since) and since[0].header.owner == owners[0].nonce
+        later = [event for entry in since[1:] for event in entry.events]
+        if not is_owner or not all(isinstance(one, Started | Exported | TakenOver) for one in later):
+            raise CannotMove(
+                f"{', '.join(map(str, self._found.paths))}: other directories were exported with "
+                f"{self._bucket.url}, or these are an older copy. Import those"
+            )
+
     def _taken(self) -> TakenOver:
-        found = self._found
-        return TakenOver(
-            *(found.cluster_id, found.node_id, socket.gethostname()), cut_id=b"", shipped=0, imported=True
-        )
+        who = self._found.cluster_id, self._found.node_id, socket.gethostname()
+        return TakenOver(*who, cut_id=b"", imported=True)
 
     def _read_ledger(self) -> None:
         """Read the ledger, and check that it may be claimed."""

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from typing import Final, NamedTuple
 
-from mpbroker.protocol.topic_names import METADATA_TOPIC
+from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from mpbroker.reading.bucket_store import BUCKET, open_bucket, read_stored, store_errors
 from mpbroker.reading.errors import CorruptLog, SourceUnavailable
 from mpbroker.reading.plan import Restores, StoredBytes, StoredSegment
@@ -191,7 +191,7 @@ class BucketView:
 
         A restore keeps what its cut has, and so does a standby that takes over. They keep everything, and are
         left out, if the broker acknowledged records only when the bucket had them, and the cut is not an
-        earlier one.
+        earlier one. An import from Kafka is left out, too: the log directories have everything.
         """
         found = []
         with store_errors():
@@ -200,7 +200,8 @@ class BucketView:
                 entry = decode_entry(seq, self.store.get(entry_name(seq)))
                 first = entry.events[0]
                 assert isinstance(first, Started | TakenOver)
-                if later is not None and not (later.shipped == -1 and first.acks == "ledger"):
+                keeps_all = later is not None and later.shipped == -1 and first.acks == "ledger"
+                if later is not None and not (keeps_all or later.imported):
                     found.append(self._kept(later.cut_id, committed=committed))
                 if entry.header.generation <= generation:
                     break
@@ -229,8 +230,8 @@ class BucketView:
         try:
             for one in reversed(cuts[-_CUTS_TRIED:]):
                 manifest = self._manifest(one.event)
-                # The first cut of a start may be made before partitions are open: then it has no ends.
-                if manifest.ends:
+                # The first cut of a start may be made before partitions are open: only metadata has its end.
+                if any(end.topic_id != METADATA_TOPIC_ID for end in manifest.ends):
                     break
         except ObjectMissing:
             # The owner may have made a newer cut, and deleted this one.

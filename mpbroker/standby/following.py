@@ -18,7 +18,7 @@ from mpbroker.ipc.mirror import MirrorPointer
 from mpbroker.ipc.nodes import Node, Nodes
 from mpbroker.ipc.standby_lag import write_lag
 from mpbroker.remote.ledger.claim import ClaimFile, new_claim
-from mpbroker.remote.ledger.events import Started, TakenOver
+from mpbroker.remote.ledger.events import StandbySet, Started, TakenOver
 from mpbroker.remote.ledger.lease import RENEWALS, StandbyWatch
 from mpbroker.remote.ledger.reader import LedgerReader
 from mpbroker.remote.ledger.registrations import Registration, addresses_of, register
@@ -208,7 +208,9 @@ class Following:
             lease_ms=self._lease_ms,
             acks=self._config.mpbroker_remote_acks,
         )
-        ClaimFile(self._log_dirs[0]).write(new_claim(plan.ledger, take_over_events(plan, taken)))
+        # If this broker dies before its first start, nobody else would name the former owner.
+        former = StandbySet(leader.broker_id, leader.host, leader.rack, leader.listeners)
+        ClaimFile(self._log_dirs[0]).write(new_claim(plan.ledger, [*take_over_events(plan, taken), former]))
         return True
 
     def _tell_lag(self) -> None:

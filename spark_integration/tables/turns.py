@@ -64,7 +64,7 @@ class Turns:
                 if now_s >= look_at_s:
                     tables = {one.name: one for one in look()}
                     look_at_s = now_s + self._interval_s
-                chosen = self._due(tables, running.values(), now_s)
+                chosen = self._due(tables, running.values(), now_s, once=once)
                 count = len(running) + len(chosen)
                 for name in chosen:
                     self._next[name].due_s = now_s + self._interval_s
@@ -79,9 +79,13 @@ class Turns:
             self._ended(name, future.result())
         return [problem for name in tables if (problem := self._next[name].problem)]
 
-    def _due(self, tables: Mapping[str, TableSettings], busy: Collection[str], now_s: float) -> list[str]:
+    def _due(
+        self, tables: Mapping[str, TableSettings], busy: Collection[str], now_s: float, *, once: bool
+    ) -> list[str]:
         """Return the tables whose turn it is, as many as there are threads for."""
-        due = [name for name in tables if self._next.setdefault(name, _Next()).due_s <= now_s]
+        known = {name: self._next.setdefault(name, _Next()) for name in tables}
+        # A round through all tables may take longer than the interval: with `once` it would never end.
+        due = [name for name, one in known.items() if one.due_s <= now_s and (one.is_behind or not once)]
         due.sort(key=lambda name: self._next[name].due_s)
         return [name for name in due if name not in busy][: self._at_once - len(busy)]
 

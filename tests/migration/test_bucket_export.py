@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from itertools import count
 from pathlib import Path
 
@@ -88,6 +89,19 @@ def test_a_dry_run_changes_nothing(ours: ExportedBucket) -> None:
     before, objects = tree(ours.path), dict(ours.memory.objects)
     assert exported(ours, is_dry=True).segments == 2
     assert (tree(ours.path), ours.memory.objects) == (before, objects)
+
+
+@pytest.mark.parametrize("is_exported", [False, True])
+@pytest.mark.parametrize("is_dry", [False, True])
+def test_an_older_copy_is_not_exported(ours: ExportedBucket, is_exported: bool, is_dry: bool) -> None:
+    """Its log may end before the segments do. A dry run says so, and an export that is done again."""
+    older = ours.path.with_name("older")
+    shutil.copytree(ours.path, older)
+    ours.started().append([ours.put(6, 8)])
+    if is_exported:
+        exported(ours)
+    with pytest.raises(CannotMove, match="has a copy of this one's"):
+        export([older], ("localhost", 9093), is_dry=is_dry, bucket=ours.bucket)
 
 
 @pytest.mark.parametrize("is_applied", [False, True])

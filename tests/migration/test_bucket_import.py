@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -17,9 +18,12 @@ from mpbroker.migration.errors import CannotMove
 from mpbroker.migration.from_kafka import Import, import_
 from mpbroker.migration.segment_records import SEGMENTS_TOPIC
 from mpbroker.migration.to_kafka import export
+from mpbroker.protocol.messages import RemoveTopicRecord
+from mpbroker.remote.ledger.events import Shipped
 from mpbroker.remote.store.directory import DirectoryStore
 from mpbroker.remote.store.self_test import StoreUnfit, check_store
 from mpbroker.startup.foreign_metadata import refuse_foreign_metadata
+from mpbroker.storage.names import REMOTE_OWNER
 from mpbroker.storage.remote_segments import read_remote_segments
 from shm.clock import wall_ms
 from tests.migration.test_bucket_export import few_partitions as few_partitions
@@ -82,6 +86,29 @@ def test_segments_enter_the_ledger_under_their_names(kafkas: ExportedBucket) -> 
         imported(kafkas)
 
 
+def test_segments_that_kafka_has_copied_once_more_replace_the_former_ones(tmp_path: Path) -> None:
+    """As it does where a topic's tiering is turned off, with its segments, and on again."""
+    made = ExportedBucket(tmp_path / "data")
+    export([made.path], ("localhost", 9093), is_dry=False, bucket=made.bucket)
+    finished = [made.copied(*offsets)[1] for offsets in ((0, 3), (3, 6))]
+    deleted = [one[:-2] + bytes([state, 0]) for one in finished for state in (2, 3)]
+    made.start_kafka(*deleted, *made.copied(3, 6, segment_id=b"another segment!"))
+    imported(made)
+    check_ours(made, [3])
+    assert made.state().segments_of(made.topic_id, 0)[0].segment_id == b"another segment!"
+
+
+def test_a_topic_that_kafka_has_deleted_leaves_the_ledger(kafkas: ExportedBucket) -> None:
+    topic_id = kafkas.topic_id
+    kafkas.append(RemoveTopicRecord(topic_id))
+    for path in kafkas.path.glob("orders-*"):
+        shutil.rmtree(path)
+    imported(kafkas)
+    state = kafkas.state()
+    assert (state.topics, state.segments) == ({}, {})
+    assert sorted(one.segment.base for one in state.removed.values()) == [0, 3]
+
+
 def test_a_bucket_that_had_no_ledger_gets_one(kafkas: ExportedBucket) -> None:
     for name in [name for name in kafkas.memory.objects if name.startswith("mpbroker/")]:
         del kafkas.memory.objects[name]
@@ -111,6 +138,36 @@ def test_an_export_that_a_kafka_has_used_elsewhere_is_not_taken_back(tmp_path: P
     ours.put(6, 8)
     with pytest.raises(CannotMove, match=r" is younger than the export: .* Import those"):
         imported(ours)
+
+
+@pytest.mark.parametrize("has_owner", [True, False])
+def test_an_export_is_not_taken_back_by_an_older_copy(tmp_path: Path, has_owner: bool) -> None:
+    """The segment would have offsets that its log lacks."""
+    ours, older = ExportedBucket(tmp_path / "data"), tmp_path / "older"
+    shutil.copytree(ours.path, older)
+    if not has_owner:
+        (older / REMOTE_OWNER).unlink()
+    ours.started().append([ours.put(6, 8)])
+    export([ours.path], ("localhost", 9093), is_dry=False, bucket=ours.bucket)
+    with pytest.raises(CannotMove, match="or these are an older copy"):
+        import_([older], is_dry=False, bucket=ours.bucket)
+    assert imported(ours).segments == 3
+
+
+def test_a_copy_of_just_before_the_export_takes_it_back(tmp_path: Path) -> None:
+    ours, copy = ExportedBucket(tmp_path / "data"), tmp_path / "copy"
+    shutil.copytree(ours.path, copy)
+    export([ours.path], ("localhost", 9093), is_dry=False, bucket=ours.bucket)
+    assert import_([copy], is_dry=False, bucket=ours.bucket).segments == 2
+
+
+def test_what_was_shipped_since_the_newest_cut_is_kept(tmp_path: Path) -> None:
+    """A restore needs it until the next cut."""
+    ours = ExportedBucket(tmp_path / "data")
+    ours.started().append([Shipped(1, (), b"")])
+    export([ours.path], ("localhost", 9093), is_dry=False, bucket=ours.bucket)
+    imported(ours)
+    assert ours.state().shipped_numbers == {1}
 
 
 def test_a_prefix_that_another_cluster_uses_is_refused(kafkas: ExportedBucket) -> None:

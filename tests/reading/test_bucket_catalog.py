@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import mpbroker
+from mpbroker.protocol.topic_names import METADATA_TOPIC, METADATA_TOPIC_ID
 from mpbroker.reading import bucket_catalog, read_bucket
 from mpbroker.reading import stream as stream_module
 from mpbroker.reading.bucket_catalog import BucketCatalog
@@ -21,7 +22,7 @@ from mpbroker.reading.options import parse_options
 from mpbroker.reading.plan import Lineage
 from mpbroker.reading.stream import Stream
 from mpbroker.storage.checkpoints import write_epochs
-from mpbroker.storage.names import segment_name
+from mpbroker.storage.names import METADATA_DIRECTORY, segment_name
 from mpbroker.storage.remote_segments import write_remote_segments
 from tests.support.bucket_world import BucketWorld
 from tests.support.object_store_servers import BUCKET, SECRET_KEY, in_a_fork, object_store_server
@@ -114,6 +115,15 @@ def test_bounds_by_weight_and_by_time(filled: BucketWorld) -> None:
     with pytest.raises(SourceUnavailable, match="topic u is not in the bucket"):
         planned(bucket_query(filled.url, "u"))
     assert mpbroker.read("t", bucket=filled.url, columns=["offset"]).read_all().num_rows == 250
+
+
+def test_a_cut_from_before_partitions_were_open_hides_nothing(filled: BucketWorld) -> None:
+    """Check it for the first one of a start, when the metadata log alone is open."""
+    published = filled.published.pop("t-0")
+    (filled.log_dir / METADATA_DIRECTORY).mkdir()
+    filled.publish(METADATA_TOPIC, published._replace(topic_id=METADATA_TOPIC_ID))
+    filled.cut()
+    assert read(filled.url) == list(range(250))
 
 
 def test_a_place_without_a_ledger(tmp_path: Path) -> None:
@@ -335,6 +345,21 @@ def test_a_checkpoint_notices_a_restore(
         assert [(one.start, one.end) for one in run.plan(at, end)] == [(250, 270)]
         later = run.next_end(end)
         assert [(one.start, one.end) for one in run.plan(end, later)] == [(270, 280)]
+
+
+@pytest.mark.usefixtures("always_new")
+def test_a_stream_goes_on_when_the_bucket_was_kafkas(filled: BucketWorld, writer: PartitionWriter) -> None:
+    """Kafka went on with the log, so nothing is reported as lost."""
+    with closing(stream(filled.url)) as run:
+        at = run.next_end(run.initial())
+    filled.to_kafka_and_back()
+    with closing(stream(filled.url)) as run:
+        assert run.next_end(at)["t"] == at["t"], "the bucket has less until the first cut"
+        fill(writer, 2)
+        filled.publish("t", row_of(writer))
+        filled.cut()
+        end = run.next_end(at)
+        assert [(one.start, one.end) for one in run.plan(at, end)] == [(250, 270)]
 
 
 @pytest.mark.process

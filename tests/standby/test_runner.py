@@ -336,6 +336,26 @@ def test_who_was_taken_over_from_before_it_was_done_owns_nothing(world: World) -
     assert not (world.log_dirs[0] / META_PROPERTIES).exists()
 
 
+def test_the_former_owner_takes_over_from_one_that_died_before_its_first_start(world: World) -> None:
+    world.hand_over()
+    world.runner().run()
+    state = read(world.store).state
+    assert isinstance(state.leader, TakenOver)
+    assert list(state.standbys) == [1]
+    # While it may take over, the new owner leads for a lease only.
+    found = owner.read_owner(world.log_dirs[0])
+    assert found is not None
+    assert found.standbys == [1]
+    world.runner(world.owner.log_dirs, 1).run()
+    reader = read(world.store)
+    assert reader.generation == 3
+    assert list(reader.state.standbys) == [OWN]
+    assert contents(world.owner.log_dirs)[f"1/t-0/{0:020d}.log"] == b"records"
+    # Who was dead has to follow.
+    with unhurried(stop), pytest.raises(Stopped):
+        world.runner().run()
+
+
 def test_directories_of_somebody_else_and_the_ids_of_others_are_refused(world: World) -> None:
     with pytest.raises(FatalError, match="=1 is that of the ledger's owner"):
         world.runner(node_id=1).run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +13,8 @@ from mpbroker.remote.cuts.cutter import Cut, Cutter
 from mpbroker.remote.cuts.files import Row
 from mpbroker.remote.cuts.instant import Broker, Rows
 from mpbroker.remote.ledger.claim import new_claim, settle
-from mpbroker.remote.ledger.events import SegmentAdded, TakenOver, TopicSet
+from mpbroker.remote.ledger.events import CutsRemoved, Event, Exported, SegmentAdded, TakenOver, TopicSet
+from mpbroker.remote.restore.offline import bring_forward
 from mpbroker.remote.restore.plan import make_plan
 from mpbroker.remote.restore.take_over import TakenLedger, take_over, take_over_events, write_owner
 from mpbroker.remote.store.directory import DirectoryStore
@@ -24,7 +26,7 @@ from mpbroker.remote.tier.uploader import Uploader
 from mpbroker.storage.names import partition_name
 from mpbroker.storage.segments import segments_of
 from tests.support.cut_world import instants_of
-from tests.support.ledger_parts import STARTED, ledger_of
+from tests.support.ledger_parts import STARTED, ledger_of, read
 
 
 class BucketWorld:
@@ -47,7 +49,9 @@ class BucketWorld:
         self.ledger = ledger_of(self.store, self._owner)
         self.ledger.start(STARTED)
         broker = Broker([self.log_dir], _Rows(self))
-        self._cutter = Cutter(self.store, broker, ("cluster", 1), instants_of(broker), lambda _count: None)
+        self._cutter = Cutter(
+            self.store, broker, ("cluster", 1), instants_of(broker), lambda _count: None, bring_forward
+        )
 
     def publish(self, topic: str, partition: Partition) -> None:
         """Note what the broker says of a partition now."""
@@ -95,8 +99,19 @@ class BucketWorld:
         """Have a standby take the ledger over, as `restore` does it."""
         plan = make_plan(self.store)
         taken = TakenOver("cluster", 2, "there", plan.cut.cut_id, by_standby=True)
-        claim = new_claim(plan.ledger, take_over_events(plan, taken))
-        assert settle(plan.ledger, claim)
+        self._claim(take_over_events(plan, taken))
+
+    def to_kafka_and_back(self) -> None:
+        """Export the ledger and import it, as mpbroker.migration does."""
+        self.ledger.append([Exported("cluster", 1, "here")])
+        taken = TakenOver("cluster", 1, "here", cut_id=b"", imported=True)
+        cut_ids = tuple(one.event.cut_id for one in self.ledger.state.cuts)
+        self._claim([taken, CutsRemoved(cut_ids, tuple(self.ledger.state.bundles))])
+
+    def _claim(self, events: Sequence[Event]) -> None:
+        reader = read(self.store)
+        claim = new_claim(reader, events)
+        assert settle(reader, claim)
         write_owner(self._owner, TakenLedger(claim.writer, claim.seq))
         self.again()
 

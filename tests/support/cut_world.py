@@ -16,6 +16,7 @@ from mpbroker.remote.cuts.manifest import CutFile
 from mpbroker.remote.ledger.ledger import Ledger
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.restore.files import finish, write_files
+from mpbroker.remote.restore.offline import bring_forward
 from mpbroker.remote.restore.plan import Plan, check_objects, make_plan
 from mpbroker.remote.store.object_store import ObjectStore
 from mpbroker.storage.names import META_PROPERTIES
@@ -83,7 +84,9 @@ class CutWorld:
 
     def again(self) -> None:
         """Let the tier be dead and have a successor."""
-        self.cutter = Cutter(self.store, self.broker, ("cluster", 1), self._instant, self._paced)
+        self.cutter = Cutter(
+            self.store, self.broker, ("cluster", 1), self._instant, self._paced, bring_forward
+        )
         self.cutter.remember(self.ledger.state)
 
     def _paced(self, count: int) -> None:
@@ -93,7 +96,8 @@ class CutWorld:
         found = instants_of(self.broker)(state, known, former)
         self.at_the_instant()
         self.now_ms += 1_000
-        return found._replace(taken_ms=self.now_ms, shipped=self.shipped)
+        mark = max(self.shipped, self.ledger.state.last_shipped), self.ledger.seq
+        return found._replace(taken_ms=self.now_ms, shipped=mark[0], since=mark[1])
 
     def at_the_instant(self) -> None:
         """Do what tests replace: what happens right after the pause."""

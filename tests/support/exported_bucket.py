@@ -12,7 +12,7 @@ from mpbroker.migration.bucket_export import Bucket
 from mpbroker.migration.from_kafka import import_
 from mpbroker.migration.metadata_log import read_image
 from mpbroker.migration.segment_records import SEGMENTS_TOPIC, metadata_partition, records_of
-from mpbroker.protocol.messages import ConfigRecord
+from mpbroker.protocol.messages import ConfigRecord, Message
 from mpbroker.records.batch import checksum
 from mpbroker.records.builder import build_batch
 from mpbroker.records.record import NewRecord
@@ -68,9 +68,9 @@ class ExportedBucket:
     def topic_id(self) -> bytes:
         return self.kafka.topic_id("orders")
 
-    def append(self, *records: ConfigRecord) -> None:
-        """Add records to the metadata of a stopped mpbroker."""
-        base = read_image(self.kafka.metadata, is_log_whole=True).next_offset
+    def append(self, *records: Message) -> None:
+        """Add records to the metadata of a stopped mpbroker, or of a Kafka."""
+        base = read_image(self.kafka.metadata).next_offset
         with (self.kafka.metadata / segment_name(0)).open("ab") as file:
             file.write(build_metadata_batch(encoded(*records), 1, base))
 
@@ -82,14 +82,17 @@ class ExportedBucket:
             build_batch([record] * 6, base_offset=base, leader_epoch=3)
         )
 
-    def put(self, base: int, end: int, *, manifest: bytes | None = None) -> SegmentAdded:
+    def put(
+        self, base: int, end: int, *, manifest: bytes | None = None, segment_id: bytes = b""
+    ) -> SegmentAdded:
         """Put the objects of a segment into the store; return the event that names them."""
         epochs = tuple((epoch, max(start, base)) for epoch, start in ((0, 0), (3, 5)) if start < end)
         if base >= 5:
             epochs = epochs[1:]
         log, indexes = b"l" * (100 + base), bytes([base]) * sum(PARTS)
         event = SegmentAdded(
-            *(self.topic_id, 0, "orders", base.to_bytes(16, "big"), base, end, len(log), 1, epochs, PARTS),
+            *(self.topic_id, 0, "orders", segment_id or base.to_bytes(16, "big"), base, end, len(log), 1),
+            *(epochs, PARTS),
             has_aborted=False,
             log_crc=checksum(log),
             indexes_crc=checksum(indexes),
@@ -135,6 +138,8 @@ class ExportedBucket:
             file.writelines(batches)
         write_epochs(self.home, [(0, 0), (3, 5)])
 
-    def copied(self, base: int, end: int, *, manifest: bytes | None = None) -> tuple[bytes, bytes]:
+    def copied(
+        self, base: int, end: int, *, manifest: bytes | None = None, segment_id: bytes = b""
+    ) -> tuple[bytes, bytes]:
         """Copy a segment as Kafka does; return the records of it."""
-        return records_of(self.put(base, end, manifest=manifest), NODE, 5)
+        return records_of(self.put(base, end, manifest=manifest, segment_id=segment_id), NODE, 5)

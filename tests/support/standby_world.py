@@ -23,10 +23,11 @@ from mpbroker.remote.ledger.events import (
     Event,
     Released,
     SegmentAdded,
+    StandbySet,
     Started,
     TakenOver,
 )
-from mpbroker.remote.ledger.lease import StandbyWatch
+from mpbroker.remote.ledger.lease import TO_START, StandbyWatch
 from mpbroker.remote.ledger.ledger import Fenced, Ledger
 from mpbroker.remote.ledger.owner import OwnerFile
 from mpbroker.remote.ledger.reader import LedgerReader
@@ -372,7 +373,9 @@ class Standby:
                 by_standby=True,
             )
             world.claimed(reader.state)
-            self.claim = new_claim(reader, [taken])
+            assert reader.state.leader is not None
+            former = StandbySet(reader.state.leader.broker_id, "host", "", {})
+            self.claim = new_claim(reader, [taken, former])
             if world.rules.claim_is_kept:
                 self.file.write(self.claim)
         if self.claim is not None:
@@ -619,7 +622,10 @@ class World:
         self._check_ledger()
         self._calm_down()
         written = self.truth.known.copy()
-        until_s = self.now_s + 2.2 * LEASE_S
+        # A new owner goes on with its start, unless it has gone for good.
+        is_gone = self._leader_id() not in {one.broker_id for one in self.brokers}
+        leases = TO_START if is_gone and isinstance(self.truth.state.leader, TakenOver) else 1
+        until_s = self.now_s + (leases + 1.2) * LEASE_S
         while self.now_s < until_s:
             yield from self._round()
         self._check_ledger()

@@ -21,6 +21,7 @@ import msgspec
 from mpbroker.records.batch import CRC_AT
 from mpbroker.remote.cuts.cutter import Cutter
 from mpbroker.remote.cuts.instant import Broker, Rows
+from mpbroker.remote.restore.offline import bring_forward
 from mpbroker.remote.store.directory import DirectoryStore
 from mpbroker.remote.tier.cutting import Cutting
 from mpbroker.storage.checkpoints import fsync_directory
@@ -63,7 +64,9 @@ class Workload:
         config = msgspec.structs.replace(world.rig.config, mpbroker_remote_checkpoint_retention_ms=0)
         self.cutting = Cutting(
             *(config, world.tier, world.context.counters),
-            lambda store, paced: Cutter(store, broker, ("cluster", 1), instants_of(broker), paced),
+            lambda store, paced: Cutter(
+                store, broker, ("cluster", 1), instants_of(broker), paced, bring_forward
+            ),
         )
         world.writer.begin()
         self.tell()

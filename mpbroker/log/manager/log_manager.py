@@ -101,6 +101,8 @@ class LogManager:
         self.directory_selection = DirectorySelection(self.dirs, worker)
         self.open_partitions = OpenPartitions(turn, io_thread)
         self.logs: dict[int, PartitionLog] = {}
+        # Whether retention should move a log start soon.
+        self.awaits_retention = False
         self.slot_of: PartitionMap[bytes] = PartitionMap()
         self.checkpoints = Checkpointing(
             self.dirs, self.logs, turn, self.journals, io_thread, say, self.group
@@ -283,10 +285,12 @@ class LogManager:
         log.state.config_version = version
         log.state.tiering = tiering(log.topic, config, self.config)
         is_remote_deleted = log.state.tiering & PartitionFlag.PARTITION_REMOTE_DELETED
-        # A move has its own log start at this moment: the next retention moves it.
-        if is_remote_deleted and log.local_start > log.log_start and not log.is_paused:
-            log.move_start(log.local_start)
-            self.checkpoints.write_log_starts([log])
+        if is_remote_deleted and log.local_start > log.log_start:
+            # A move has its own log start at this moment, and a store may have to have it first.
+            self.awaits_retention |= self.turn.ships
+            if not (log.is_paused or self.turn.ships):
+                log.move_start(log.local_start)
+                self.checkpoints.write_log_starts([log])
         if _checks(config) != _checks(before):
             log.state.oldest_config_version = version
         log.state.publish(self.table)

@@ -82,6 +82,8 @@ class Deletion:
         while any(log.is_paused for log, _ in moving):
             # No commit round may have the partition while it changes its log directory.
             yield
+        # Nor after its topic was deleted meanwhile.
+        moving = [(log, start) for log, start in moving if self._manager.is_here(log)]
         rounds = [ship_log_start(turn, log.state, start) for log, start in moving]
         while rounds and turn.commit_rounds < rounds[-1]:
             yield

@@ -85,7 +85,7 @@ def recognized(file: CutFile, real_path: Path) -> CutFile | None:
                     break
                 pieces.append(piece)
                 size += piece.length
-            return CutFile(file.path, size, found.st_ino, 0, _tail_crc(fd, size), tuple(pieces))
+            return CutFile(file.path, size, found.st_ino, 0, tail_crc(fd, size), tuple(pieces))
     except OSError:
         return None
 
@@ -110,7 +110,7 @@ class Bundler:
         files = list(files)
         begun = [_kept(one, known.get(one.found.path)) for one in files]
         # Before the bytes are read: if they change meanwhile, these are no longer the file's.
-        tails = [_tail_crc(one.fd, one.found.size) for one in files]
+        tails = [tail_crc(one.fd, one.found.size) for one in files]
         ranges = [
             part
             for one, kept in zip(files, begun, strict=True)
@@ -157,7 +157,7 @@ def _kept(opened: Opened, known: CutFile | None) -> tuple[Piece, ...]:
     found, fd = opened
     if known is None or known.inode != found.inode or not found.is_appended or known.size > found.size:
         return ()
-    return known.pieces if _tail_crc(fd, known.size) == known.tail_crc else ()
+    return known.pieces if tail_crc(fd, known.size) == known.tail_crc else ()
 
 
 def _ranges(opened: Opened, start: int) -> Iterator[_Range]:
@@ -179,13 +179,14 @@ def in_groups(parts: Iterable[T], size_of: Callable[[T], int], bytes_max: int) -
         yield some
 
 
-def _made(found: Found, tail_crc: int, pieces: tuple[Piece, ...], now_ns: int) -> CutFile:
+def _made(found: Found, tail: int, pieces: tuple[Piece, ...], now_ns: int) -> CutFile:
     is_sure = now_ns - found.changed_ns > UNSURE_NS
     changed_ns = found.changed_ns if is_sure else 0
-    return CutFile(found.path, found.size, found.inode, changed_ns, tail_crc, pieces)
+    return CutFile(found.path, found.size, found.inode, changed_ns, tail, pieces)
 
 
-def _tail_crc(fd: int, size: int) -> int:
+def tail_crc(fd: int, size: int) -> int:
+    """Return the CRC-32C of the last bytes of a file of this size. Raises OSError."""
     start = max(size - TAIL_BYTES, 0)
     return checksum(os.pread(fd, size - start, start))
 

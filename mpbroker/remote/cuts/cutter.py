@@ -7,15 +7,16 @@
 
 A kill at any of these steps leaves objects that nobody names; the collector deletes them a day later.
 
-A cut repeats what the newest cut has of a log directory that is offline, so that the others have new cuts. If
-commit rounds were shipped since, no cut is made: the newest one and the rounds have all that is acknowledged.
+Of a log directory that is offline a cut has what the newest cut has, and what was shipped since: all that is
+acknowledged there with mpbroker.remote.acks=ledger.
 """
 
 from __future__ import annotations
 
 import logging
+import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
@@ -33,22 +34,31 @@ from mpbroker.remote.cuts.manifest import (
     cut_name,
     decode_manifest,
     encode_manifest,
+    log_dir_of,
     new_id,
 )
 from mpbroker.remote.ledger.entries import LedgerDamaged, digest
-from mpbroker.remote.ledger.events import CutsRemoved, CutTaken
+from mpbroker.remote.ledger.events import CutsRemoved, CutTaken, Shipped
+from mpbroker.remote.ledger.reader import read_entries
 from mpbroker.remote.ledger.state import RemoteState
 from mpbroker.remote.store.object_store import ObjectMissing, ObjectStore
+from mpbroker.storage.names import REMOTE_CACHE
 
 # The pause begins when no more than this has changed, or after so many passes.
 LAST_PASS_BYTES: Final = 32 << 20
 LAST_PASS_FILES: Final = 1_000
 PASSES_MAX: Final = 4
+# Where `forward` works, in a log directory.
+_SCRATCH: Final = f"{REMOTE_CACHE}/offline"
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 log = logging.getLogger("mpbroker.remote")
 
 Instants = Callable[[RemoteState, Mapping[str, CutFile], Look], Instant]
 """Takes an instant; given the ledger's state, the files that need not be read again, and a look before it."""
+
+
+Forward = Callable[[ObjectStore, Bundler, CutManifest, Container[int], Sequence[Shipped], Path], CutManifest]
+"""Adds shipped rounds to a cut's files of offline log directories (`restore.offline.bring_forward`)."""
 
 
 class Cut(NamedTuple):
@@ -84,8 +94,10 @@ class Cutter:
         identity: tuple[str, int],
         instants: Instants,
         paced: Callable[[int], None],
+        forward: Forward,
     ) -> None:
         self._store = store
+        self._forward = forward
         self._broker = broker
         self._cluster_id, self._broker_id = identity
         self._instants = instants
@@ -105,6 +117,9 @@ class Cutter:
 
     def remember(self, state: RemoteState) -> None:
         """Learn from the newest cut what the store has. Raises StoreError."""
+        for log_dir in self._broker.log_dirs:
+            # A predecessor may have been killed.
+            shutil.rmtree(log_dir / _SCRATCH, ignore_errors=True)
         self._known, self._bundles = {}, {}
         if not state.cuts:
             return
@@ -153,7 +168,8 @@ class Cutter:
                     self._add(files)
         instant = self._instants(state, self._known, self._look)
         try:
-            before = self._before(state, instant)
+            shipped, before = self._before(state, instant)
+            instant = instant._replace(shipped=shipped)
             self._add(instant.opened)
         finally:
             instant.close()
@@ -189,33 +205,46 @@ class Cutter:
         made = Bundler(self._store, self._paced, self._bundles).add(files, self._known, time.time_ns())
         self._known |= {one.path: one for one in made}
 
-    def _before(self, state: RemoteState, instant: Instant) -> _Part:
-        """Return what the newest cut has of the log directories that are offline. Raises CutSkipped."""
+    def _before(self, state: RemoteState, instant: Instant) -> tuple[int, _Part]:
+        """Return what the cut has of the log directories that are offline, and of which rounds.
+
+        Rounds of the instant that the ledger has only later are not in the cut, even if other directories
+        have them. Raises CutSkipped, StoreError, OSError.
+        """
         offline, (_, newest) = instant.look.offline, self._newest
         told, self._offline = self._offline, offline
         if not offline:
-            return _Part([], [], [], [])
+            return instant.shipped, _Part([], [], [], [])
         paths = ", ".join(str(self._broker.log_dirs[number]) for number in sorted(offline))
-        why = ""
-        if newest is None:
-            why = "no former cut has it: repair the disk"
-        elif instant.shipped != state.cuts[-1].event.shipped:
-            # A restore of a newer cut would not apply these rounds to what is offline.
-            why = (
-                "the newest cut, and what the ledger has since, has all that was acknowledged: repair the "
-                "disk, or stop this broker and restore it or let a standby take over"
-            )
         if offline != told:
-            says = f"no cut is made, since {why}" if why else "new cuts repeat what the last one has of it"
+            says = "new cuts repeat what the last one has of it, and what was shipped since"
+            if newest is None:
+                says = "no cut is made, since no former cut has it: repair the disk"
             log.warning("%s is offline: %s", paths, says)
-        if why or newest is None:
-            raise CutSkipped(f"{paths} is offline, and {why}")
-        return _Part(
-            [one for one in newest.directories if _number(one) in offline],
-            [one for one in newest.remote if _number(one.directory) in offline],
-            [one for one in newest.files if _number(one.path) in offline],
-            [one for one in newest.ends if _number(one.directory) in offline],
+        online = [path for number, path in enumerate(self._broker.log_dirs) if number not in offline]
+        if newest is None or not online:
+            raise CutSkipped(f"{paths} is offline, and no former cut has it: repair the disk")
+        event, there = state.cuts[-1].event, state.shipped_numbers
+        rounds = [one for one in self._rounds(event, instant) if one.number in there] if there else []
+        scratch = online[0] / _SCRATCH
+        try:
+            bundler = Bundler(self._store, self._paced, self._bundles)
+            newest = self._forward(self._store, bundler, newest, offline, rounds, scratch)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        return max([event.shipped, *(one.number for one in rounds)]), _Part(
+            [one for one in newest.directories if log_dir_of(one) in offline],
+            [one for one in newest.remote if log_dir_of(one.directory) in offline],
+            [one for one in newest.files if log_dir_of(one.path) in offline],
+            [one for one in newest.ends if log_dir_of(one.directory) in offline],
         )
+
+    def _rounds(self, newest: CutTaken, instant: Instant) -> Iterator[Shipped]:
+        """Yield the rounds in the ledger between the newest cut and an instant."""
+        for entry in read_entries(self._store, (newest.since or newest.after) + 1, instant.since):
+            for one in entry.events:
+                if isinstance(one, Shipped) and one.number <= instant.shipped:
+                    yield one
 
     def _finished(self, instant: Instant, before: _Part) -> Cut:
         found = list(instant.look.files())
@@ -248,11 +277,6 @@ class _Part(NamedTuple):
     remote: list[CutPartition]
     files: list[CutFile]
     ends: list[CutEnd]
-
-
-def _number(path: str) -> int:
-    """Return the number of the log directory in a path of a cut."""
-    return int(path.partition("/")[0])
 
 
 def _ends(look: Look) -> Iterator[CutEnd]:

@@ -105,6 +105,11 @@ class CutManifest(msgspec.Struct, frozen=True):
         return sum(one.size for one in self.files)
 
 
+def log_dir_of(path: str) -> int:
+    """Return the number of the log directory in a path of a cut."""
+    return int(path.partition("/")[0])
+
+
 def new_id() -> bytes:
     return uuid.uuid4().bytes
 

@@ -60,7 +60,11 @@ class ClaimFile:
 
 
 def new_claim(reader: LedgerReader, events: Sequence[Event]) -> Claim:
-    """Make the entry that follows what was read. The first of `events` is TakenOver."""
+    """Make the entry that follows what was read. The first of `events` is TakenOver.
+
+    Raises EventRefused if the ledger could not be read any more with these events.
+    """
+    reader.state.check(events)
     writer = Writer(reader.generation + 1, new_nonce(), new_nonce())
     seq = reader.seq + 1
     # Objects of segments that it removes are deleted some time after `time_ms`, and this clock may be behind.

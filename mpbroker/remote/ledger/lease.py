@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from mpbroker.remote.ledger.events import TakenOver
 from mpbroker.remote.ledger.state import RemoteState
 from shm.clock import boot_ns
 
@@ -20,6 +21,9 @@ _NS_PER_MS: Final = 1_000_000
 MARGIN: Final = 0.1
 # How often an owner writes in a lease. A standby claims only after the store has answered for one interval.
 RENEWALS: Final = 3
+# A standby waits so many leases for the first start of a new owner. Otherwise two brokers that take long to
+# start would take over from each other for ever.
+TO_START: Final = 4
 
 
 class OwnerLease:
@@ -96,7 +100,8 @@ class StandbyWatch:
 
     def _lease_ns(self, state: RemoteState) -> int:
         theirs_ms = 0 if state.leader is None else state.leader.lease_ms
-        return max(self._lease_ms, theirs_ms) * _NS_PER_MS
+        leases = TO_START if isinstance(state.leader, TakenOver) else 1
+        return max(self._lease_ms, theirs_ms) * leases * _NS_PER_MS
 
     def _answered(self, asked_ns: int) -> None:
         """Count an answer. After a gap the answers begin anew: this process may have slept."""

@@ -142,6 +142,12 @@ class Ledger:
         owner.starts = [self._start]
         self._file.save()
 
+    def check(self, cluster_id: str) -> None:
+        """Check that all that was read is this broker's. Raises Fenced, LedgerDamaged, StoreError."""
+        self._check_cluster(cluster_id)
+        if self._reader.last is not None:
+            self._check_owner(self._reader.last)
+
     def renew(self) -> None:
         """Put what waits into the ledger, or an entry without events. Raises as `append` does."""
         self.append(is_renewal=True)

@@ -143,8 +143,9 @@ class RemoteState:
                 case SegmentAdded():
                     _known(topics, event, is_deleted=False)
                     new = added.setdefault(event.key, [])
-                    before = new or self.segments_of(*event.key)
-                    _expect((before[-1].end if before else 0) <= event.base < event.end, event)
+                    newest_first = chain(reversed(new), reversed(self.segments_of(*event.key)))
+                    ends = (one.end for one in newest_first if one.segment_id not in gone)
+                    _expect(next(ends, 0) <= event.base < event.end, event)
                     new.append(event)
                 case SegmentsRemoved():
                     segments = chain(self.segments_of(*event.key), added.get(event.key, ()))

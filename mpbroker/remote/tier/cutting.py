@@ -36,7 +36,8 @@ class Cutting:
     """The thread's work. `cutter_of(store, paced)` makes the cutter; `step_back` lowers the priority.
 
     `first_cut` is the word that says whether a cut of this start is in the store (None: nobody asks). Until
-    then cuts follow at once.
+    then cuts follow at once. That one is made before partitions are open, so it has no ends, and readers of
+    the bucket need another one. `are_open()` says whether partitions have been opened.
     """
 
     def __init__(
@@ -47,10 +48,13 @@ class Cutting:
         cutter_of: Callable[[ObjectStore, Callable[[int], None]], Cutter],
         step_back: Callable[[], object] = lambda: None,
         first_cut: Words | None = None,
+        are_open: Callable[[], bool] = lambda: True,
     ) -> None:
         self._config = config
         self._tier = tier
         self._first_cut = first_cut
+        self._are_open = are_open
+        self._has_ends = False
         # How often a cut was asked for, and how many of these the ledger has an answer for.
         self._asked = self._answered = 0
         # What was logged of the last cut that failed.
@@ -83,6 +87,8 @@ class Cutting:
             while self._tier.book is None:
                 self._tier.wait(LOOK_S if self._first_cut is None else AWAITED_LOOK_S)
             while True:
+                while not (self._is_first or self._are_open()):
+                    self._tier.wait(LOOK_S)
                 began = time.monotonic()
                 self.turn()
                 took_s, interval_s = time.monotonic() - began, self._interval_s()
@@ -94,8 +100,13 @@ class Cutting:
             return
 
     @property
+    def _is_first(self) -> bool:
+        """Return whether others wait for the first cut of this start."""
+        return self._first_cut is not None and not self._first_cut.load(0)
+
+    @property
     def _is_awaited(self) -> bool:
-        return self._answered < self._asked or (self._first_cut is not None and not self._first_cut.load(0))
+        return self._answered < self._asked or (self._first_cut is not None and not self._has_ends)
 
     def await_cut(self) -> None:
         """Return when the ledger has a cut of what is there now. One thread may call it.
@@ -149,12 +160,12 @@ class Cutting:
         return self._cutter
 
     def _cut(self, cutter: Cutter, book: Book) -> None:
-        asked = self._asked
+        asked, has_ends = self._asked, not self._is_first
         cut = cutter.make(book.state)
         shipped = [shipped_name(one) for number, one in book.state.shipped if one and number <= cut.shipped]
         book.commit_cut(cut)
         cutter.published(cut)
-        self._answered = asked
+        self._answered, self._has_ends = asked, has_ends
         if self._first_cut is not None:
             self._first_cut.store(0, 1)
         self._counters.add(Counter.COUNT_REMOTE_CUTS)

@@ -32,6 +32,7 @@ from mpbroker.remote.cuts.files import Look
 from mpbroker.remote.cuts.instant import Broker, Instant, Rows, instant_at_rest, take_instant
 from mpbroker.remote.cuts.manifest import CutFile
 from mpbroker.remote.ledger.state import RemoteState
+from mpbroker.remote.restore.offline import bring_forward
 from mpbroker.remote.store.object_store import ObjectStore
 from mpbroker.remote.tier.cutting import Cutting
 from mpbroker.remote.tier.hand_over import HandOver
@@ -94,7 +95,8 @@ class TierProcess:
         self._instants.submit(int).result()
         self._first_cut = memory.words("first_cut") if config.ships_rounds else None
         self._cutting = Cutting(
-            *(config, self.tier, context.counters, self._cutter, self._step_back, self._first_cut)
+            *(config, self.tier, context.counters, self._cutter, self._step_back, self._first_cut),
+            are_open=lambda: self._topics.now is not None,
         )
         self._shipper = self._make_shipper()
         self._renewing = Renewing(self.tier, leadership, config.mpbroker_remote_lease_ms)
@@ -223,7 +225,7 @@ class TierProcess:
             take = partial(take_instant, control, broker, state, known, former, self._mark)
             return self._instants.submit(take).result()
 
-        return Cutter(store, broker, (self._cluster_id, config.node_id), instant, paced)
+        return Cutter(store, broker, (self._cluster_id, config.node_id), instant, paced, bring_forward)
 
     def _make_shipper(self) -> Shipper | None:
         """Return the shipper with mpbroker.remote.acks=ledger, else None."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import Generator, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from mpbroker.ipc import calls
@@ -18,7 +21,7 @@ from mpbroker.ipc.unshipped import Place, Unsent, read_round, round_number
 from mpbroker.log.append.turn_partitions import ship_log_start
 from mpbroker.log.process import LogProcess
 from mpbroker.storage import names
-from tests.support.log_rig import MakeRig, Result, Rig, end, ensure
+from tests.support.log_rig import TOPIC_ID, MakeRig, Result, Rig, end, ensure
 from tests.support.log_writer import make_batch
 from tests.support.polling import until
 from tests.support.stepped_log import Broker, settle
@@ -245,6 +248,36 @@ def test_what_is_not_shipped_at_a_stop_is_not_seen_at_rest(gated: Gated) -> None
     assert "t 0 5\n" in (gated.rig.directory / names.RECOVERY_POINTS).read_text()
 
 
+def test_tiering_that_is_switched_off_moves_no_log_start_before_it_is_shipped(rig: MakeRig) -> None:
+    gated = Gated(rig(**SETTINGS), 1, segment_bytes=str(1 << 20), remote_storage_enable="true")
+    for _ in range(3):
+        gated.produce(make_batch(3, size=200_000))
+    gated.ship()
+    log, process = gated.broker.log(), gated.process
+    # The store has the first segment, and local retention has removed it.
+    log.sealed = log.sealed[1:]
+    assert log.local_start == 3
+    process.due["retention"] = math.inf
+    process._do_housekeeping()
+    topic = ensure(1, segment_bytes=str(1 << 20), remote_log_delete_on_disable="true")
+    process.manager.ensure(msgspec.structs.replace(topic, config_version=log.state.config_version + 1))
+    assert log.log_start == 0
+    # Retention that is under way may have missed it: the next one comes soon.
+    process._do_housekeeping()
+    process.due["retention"] = time.monotonic() + 1000
+    process._do_housekeeping()
+    until(lambda: process.turn.awaits_tier, "it is to be shipped", lambda: _go_on(process))
+    assert ([one.log_start for one in gated.shown], log.log_start) == ([3], 0)
+    gated.rig.memory.words("shipped").store(0, round_number(gated.rig.memory.unshipped_block(0)))
+    until(lambda: log.log_start == 3, "the store has it", lambda: _go_on(process))
+    gated.broker.close()
+
+
+def _go_on(process: LogProcess) -> None:
+    process.work(5)
+    process.advance_tasks()
+
+
 def test_no_log_start_moves_before_it_is_shipped(gated: Gated) -> None:
     for _ in range(2):
         gated.produce(make_batch(3))
@@ -294,6 +327,23 @@ def test_no_log_start_is_shipped_of_a_partition_that_changes_its_directory(gated
     next(steps)
     assert log.state.unsynced
     gated.ship()
+
+
+def test_no_log_start_is_shipped_of_a_partition_that_is_removed_meanwhile(gated: Gated) -> None:
+    """A commit round would keep a pointer to what is freed."""
+    gated.produce(make_batch(3))
+    gated.ship()
+    log = gated.broker.log()
+    log.is_paused = True
+    steps = gated.process.deletion._shipped([(log, 3)])
+    next(steps)
+    gated.rig.call(calls.RemoveTopic("t", TOPIC_ID))
+    gated.broker.settle()
+    log.is_paused = False
+    with pytest.raises(StopIteration) as ended:
+        next(steps)
+    assert ended.value.value == {}
+    assert not log.state.unsynced
 
 
 def _end_of(steps: Generator[None, None, calls.DeletedRecords]) -> calls.DeletedRecords | None:

@@ -16,6 +16,8 @@ from mpbroker.remote.cuts.bundles import FileChanged
 from mpbroker.remote.cuts.cutter import Cutter, expired
 from mpbroker.remote.cuts.instant import CutSkipped
 from mpbroker.remote.cuts.manifest import BUNDLES, CUTS, bundle_name
+from mpbroker.remote.ledger.events import Shipped, ShippedRange
+from mpbroker.remote.restore.offline import bring_forward
 from mpbroker.remote.restore.plan import make_plan
 from mpbroker.remote.store.object_store import StoreError
 from mpbroker.remote.tier.collector import ORPHAN_MS, collect
@@ -125,7 +127,7 @@ def test_of_an_offline_directory_a_cut_has_what_the_one_before_has(
     manifest = make_plan(two.objects).manifest
     assert (manifest.remote, sorted(manifest.directories)) == (remote, ["0/t-0", "1/t-1"])
     assert [one.getMessage()[-45:] for one in caplog.records if "is offline" in one.getMessage()] == [
-        "data1 is offline: new cuts repeat what the last one has of it"[-45:]
+        "data1 is offline: new cuts repeat what the last one has of it, and what was shipped since"[-45:]
     ] * 2
     two.failed = 0
     if not is_there:
@@ -134,18 +136,24 @@ def test_of_an_offline_directory_a_cut_has_what_the_one_before_has(
     assert brought_back(two) == expected(two)
 
 
-def test_of_an_offline_directory_nothing_that_was_shipped_is_lost(two: CutWorld) -> None:
-    """Check that the cut stays to which a restore applies what was acknowledged since."""
+def test_of_an_offline_directory_a_cut_has_what_was_shipped_and_no_round_on_its_way(two: CutWorld) -> None:
+    before = expected(two)
     grow(two)
-    two.failed = 0b10
-    two.shipped = 1
-    with pytest.raises(CutSkipped, match="let a standby take over"):
-        two.cut()
-    two.failed = 0
+    key = f"1/t-1/{0:020d}.log"
+    two.ledger.append([Shipped(1, (ShippedRange("1/t-1", TOPIC_ID, 0, ((0, 6, 4),), (9, 0, 10)),), b"1234")])
+    # The ledger has the second round only after the instant.
+    two.failed, two.shipped = 0b10, 2
     two.cut()
-    two.failed = 0b10
+    assert two.ledger.state.cuts[-1].event.shipped == 1
+    assert two.ledger.state.shipped == []
+    second = Shipped(2, (ShippedRange("1/t-1", TOPIC_ID, 0, ((0, 10, 2),), (10, 0, 12)),), b"56")
+    two.ledger.append([second])
+    assert two.ledger.state.shipped == [(2, b"")]
+    assert brought_back(two)[key] == before[key] + b"1234"
+    two.again()
     two.cut()
-    assert brought_back(two) == expected(two)
+    assert two.ledger.state.shipped == []
+    assert brought_back(two)[key] == before[key] + b"123456"
 
 
 def test_of_an_offline_directory_a_cut_has_what_one_without_an_answer_has(two: CutWorld) -> None:
@@ -408,7 +416,9 @@ def test_a_kill_at_any_request_loses_no_cut(tmp_path: Path, is_applied: bool) ->
         ledger = ledger_of(killing, world.log_dirs[0])
         with suppress(Killed):
             ledger.start(STARTED)
-            cutter = Cutter(killing, world.broker, ("cluster", 1), world._instant, lambda _count: None)
+            cutter = Cutter(
+                killing, world.broker, ("cluster", 1), world._instant, lambda _count: None, bring_forward
+            )
             cutter.remember(ledger.state)
             cut = cutter.make(ledger.state)
             ledger.append([cut.event(ledger.state, ledger.seq)])

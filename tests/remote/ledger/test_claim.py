@@ -10,10 +10,11 @@ from mpbroker.remote.ledger.claim import Claim, ClaimFile, new_claim, settle
 from mpbroker.remote.ledger.events import TakenOver
 from mpbroker.remote.ledger.ledger import Fenced, Ledger
 from mpbroker.remote.ledger.owner import OwnerDamaged
+from mpbroker.remote.ledger.state import EventRefused
 from mpbroker.remote.store.object_store import StoreError
 from mpbroker.storage.names import REMOTE_CLAIM
 from tests.support.fault_store import Fault, FaultStore, MemoryStore
-from tests.support.ledger_parts import STARTED, TOPIC, ledger_of, read
+from tests.support.ledger_parts import STARTED, TOPIC, ledger_of, read, segment
 
 TAKEN = TakenOver("cluster", 2, "host", b"c" * 16, by_standby=True)
 
@@ -42,6 +43,12 @@ def test_a_claim_begins_the_next_generation(owner: Ledger, store: FaultStore) ->
     assert (found.seq, found.generation, found.last.owner) == (2, 2, claim.writer.owner)
     with pytest.raises(Fenced):
         owner.append([TOPIC])
+
+
+@pytest.mark.usefixtures("owner")
+def test_a_claim_that_would_make_the_ledger_unreadable_is_refused(store: FaultStore) -> None:
+    with pytest.raises(EventRefused):
+        new_claim(read(store), [TAKEN, segment(0)])
 
 
 @pytest.mark.parametrize("fault", [Fault.ERROR, Fault.LOST, Fault.LATE])

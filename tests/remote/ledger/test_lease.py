@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from mpbroker.remote.ledger.events import Event, Exported, Released, StandbyGone, StandbySet, Started
+from mpbroker.remote.ledger.events import (
+    Event,
+    Exported,
+    Released,
+    StandbyGone,
+    StandbySet,
+    Started,
+    TakenOver,
+)
 from mpbroker.remote.ledger.lease import OwnerLease, StandbyWatch
 from mpbroker.remote.ledger.state import RemoteState
 
@@ -63,6 +71,15 @@ def test_the_longer_lease_counts() -> None:
     assert not watch(30_000).may_claim(state_of(lease_ms=40_000))
     assert watch(40_000).may_claim(state_of(lease_ms=40_000))
     assert not watch(30_000, lease_ms=40_000).may_claim(state_of())
+
+
+def test_a_new_owner_gets_longer_until_its_first_start() -> None:
+    taken = TakenOver("cluster", 3, "host", b"cut", by_standby=True, lease_ms=LEASE_MS)
+    state = state_of(taken)
+    assert not watch(119_000).may_claim(state)
+    assert watch(120_000).may_claim(state)
+    state.apply([Started("cluster", 3, "host", lease_ms=LEASE_MS)], 0)
+    assert watch(30_000).may_claim(state)
 
 
 def test_each_entry_begins_the_wait_anew() -> None:

@@ -145,6 +145,17 @@ def test_events_of_one_entry_build_on_each_other() -> None:
     assert state.segments_of(TOPIC_ID, 0) == [segment(10)]
 
 
+def test_segments_may_replace_others_that_their_entry_removes() -> None:
+    state = state_of(TOPIC, segment(0), segment(10))
+    again = replace(segment(10), segment_id=b"another segment!")
+    with pytest.raises(EventRefused):
+        state.check([removed(0), again])
+    events: list[Event] = [removed(10), again]
+    state.check(events)
+    state.apply(events, 1)
+    assert state.segments_of(TOPIC_ID, 0) == [segment(0), again]
+
+
 def test_cuts_and_their_bundles_come_and_go() -> None:
     state, first, second = RemoteState(), b"1" * 16, b"2" * 16
     state.apply([CutTaken(first, 5, 1, "", 3, (b"a", b"b"), ())], 50)

@@ -17,10 +17,11 @@ from mpbroker.remote.cuts.manifest import BUNDLES, CUTS, CutFile, shipped_name
 from mpbroker.remote.ledger.events import Shipped
 from mpbroker.remote.ledger.ledger import Fenced
 from mpbroker.remote.ledger.state import RemoteState
+from mpbroker.remote.restore.offline import bring_forward
 from mpbroker.remote.restore.plan import make_plan
 from mpbroker.remote.restore.take_over import take_over
 from mpbroker.remote.store.object_store import ObjectStore
-from mpbroker.remote.tier import tier_store
+from mpbroker.remote.tier import cutting, tier_store
 from mpbroker.remote.tier.cutting import FIRST_CUT_RETRY_S, Cutting
 from mpbroker.remote.tier.tier_store import LOOK_S, Stopped
 from tests.support.cut_world import instants_of
@@ -37,7 +38,7 @@ def thread(world: TierWorld) -> Cutting:
     broker = Broker([world.rig.directory], rows)
 
     def cutter(store: ObjectStore, paced: Callable[[int], None]) -> Cutter:
-        return Cutter(store, broker, ("cluster", 1), instants_of(broker), paced)
+        return Cutter(store, broker, ("cluster", 1), instants_of(broker), paced, bring_forward)
 
     config = replace(world.rig.config, mpbroker_remote_checkpoint_retention_ms=0)
     return Cutting(config, world.tier, world.context.counters, cutter)
@@ -115,6 +116,28 @@ def test_what_a_start_waits_for_is_logged_once(
         "no cut is made: log 0 is starting or stopping. A start or an undeletion waits for it: this is tried "
         "until it succeeds"
     ]
+
+
+def test_the_first_cut_of_a_start_is_followed_by_one_when_partitions_are_open(
+    world: TierWorld, thread: Cutting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check that readers of the bucket need not wait a whole interval for the ends of partitions."""
+    world.turn()
+    thread._first_cut = world.rig.memory.words("first_cut")
+    opens = [False, False, True]
+    thread._are_open = lambda: opens.pop(0) if len(opens) > 1 else opens[0]
+    cuts: list[float] = []
+
+    def wait(_seconds: float) -> None:
+        cuts.append(world.count(Counter.COUNT_REMOTE_CUTS))
+        if len(cuts) == 5:
+            raise Stopped
+
+    monkeypatch.setattr(world.tier, "wait", wait)
+    monkeypatch.setattr(cutting, "FIRST_CUT_RETRY_S", 0.0)
+    thread.run()
+    # While it waits for the partitions, no cut is made; after the second one the interval counts.
+    assert cuts == [1, 1, 2, 2, 2]
 
 
 def refusing(*_: object) -> Cut:
@@ -222,7 +245,7 @@ def test_what_was_shipped_goes_a_cut_later_than_the_first_one_that_has_it(world:
         def instant(state: RemoteState, known: Mapping[str, CutFile], former: Look) -> Instant:
             return taken(state, known, former)._replace(shipped=1)
 
-        return Cutter(store, broker, ("cluster", 1), instant, paced)
+        return Cutter(store, broker, ("cluster", 1), instant, paced, bring_forward)
 
     word = memory.words("first_cut")
     thread = Cutting(

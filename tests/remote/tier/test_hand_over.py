@@ -10,6 +10,7 @@ import pytest
 from mpbroker.remote.cuts.cutter import Cutter
 from mpbroker.remote.cuts.instant import Broker, Rows, instant_at_rest
 from mpbroker.remote.restore.files import finish, write_files
+from mpbroker.remote.restore.offline import bring_forward
 from mpbroker.remote.restore.plan import check_objects, make_plan
 from mpbroker.remote.tier import hand_over
 from mpbroker.remote.tier.cutting import Cutting
@@ -35,6 +36,7 @@ def last(world: TierWorld, monkeypatch: pytest.MonkeyPatch) -> HandOver:
             *(store, broker, ("cluster", 1)),
             lambda state, known, _former: instant_at_rest(broker, state, known, is_closed=cutting.is_at_rest),
             paced,
+            bring_forward,
         ),
     )
     world.turn()

@@ -54,6 +54,17 @@ def test_tables_take_turns() -> None:
     assert set(topics.beside) == {1}
 
 
+def test_once_ends_though_a_round_takes_longer_than_the_interval() -> None:
+    topics = Topics(a=1, broken=1, b=3)
+
+    def take(table: TableSettings, at_once: int) -> Outcome:
+        found = topics.take(table, at_once)
+        return Outcome(False, "why") if table.name == "broken" else found
+
+    assert Turns(take, 1, 0.0).run(topics.look, lambda: len(topics.taken) > 20, once=True) == ["why"]
+    assert Counter(topics.taken) == {"a": 1, "broken": 1, "b": 3}
+
+
 def test_several_at_once() -> None:
     """As many as there may be, and each is told of how many."""
     topics = Topics(a=1, b=1, c=1)
