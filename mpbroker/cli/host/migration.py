@@ -80,8 +80,8 @@ def _export(
     if url is not None:
         back = shlex.join(["mpbroker", "remote", "import", "--url", url, *map(str, paths)])
         sys.stdout.write(
-            f"The ledger {'would be' if is_dry else 'is'} closed: no mpbroker writes to the object store, "
-            f"even if no Kafka was started, until it is taken back with\n  {back}\n"
+            f"The ledger {'would be' if is_dry else 'is'} closed: the broker writes nothing to the object "
+            f"store, even if no Kafka was started, until it is taken back with\n  {back}\n"
         )
     _print_dry(is_dry=is_dry)
 
