@@ -135,6 +135,13 @@ class BucketExport:
             )
         fsync_directory(self._found.home)
 
+    @property
+    def note(self) -> str:
+        first, last = (names.partition_name(SEGMENTS_TOPIC, number) for number in (0, PARTITIONS - 1))
+        return (
+            f"{self._found.home / first} to {last}: the topic by which Kafka knows the segments in the store"
+        )
+
     def close_ledger(self) -> None:
         """Say in the ledger that the store is Kafka's. Raises CannotMove, StoreError."""
         if not self._is_closed:

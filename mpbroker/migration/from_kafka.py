@@ -92,7 +92,11 @@ def import_(
         log_dirs = list(map(str, found.paths))
         if not read_ownership(found.home).is_kafkas:
             if tiered is None:
-                raise CannotMove(f"{found.home} is mpbroker's already: start mpbroker on it")
+                tiers = any(is_there(path / names.REMOTE_OWNER) for path in found.paths)
+                other = ", or, after mpbroker remote export, take it back with mpbroker remote import"
+                raise CannotMove(
+                    f"{found.home} is mpbroker's already: start mpbroker on it{other if tiers else ''}"
+                )
             tiered.take_back(is_dry=is_dry)
             whole = counts(read_image(found.metadata, is_log_whole=True), found)
             return Import(**whole, segments=tiered.count, left=[], kept="", log_dirs=log_dirs)

@@ -104,6 +104,8 @@ def export(
                 for path, data in files.items():
                     write_whole(path, data)
         notes = [f"{path} belongs to no topic; Kafka will set it aside" for path in strays_in(image, there)]
+        if tiered is not None:
+            notes.append(tiered.note)
         settings = [*_settings(image, found, controller), *(() if tiered is None else tiered.settings())]
         return Export(**done, files=list(map(str, files)), notes=notes, settings=settings)
 

@@ -2,7 +2,7 @@
 
 from spark_integration.tables.catalog import LakeSettings, open_catalog
 from spark_integration.tables.job import Done, TablesJob
-from spark_integration.tables.replay import Replayed, ReplaySettings, replay
+from spark_integration.tables.replay import Replayed, ReplaySettings, checked_replay, replay
 from spark_integration.tables.settings import Settings, read_settings
 from spark_integration.tables.status import Reason, TableStatus, reasons, statuses
 
@@ -15,6 +15,7 @@ __all__ = [
     "Settings",
     "TableStatus",
     "TablesJob",
+    "checked_replay",
     "open_catalog",
     "read_settings",
     "reasons",

@@ -114,7 +114,7 @@ class Supervisor:
             # Who was told to stop becomes no standby.
             code = EXIT_FAILED if stop.code == EXIT_STANDBY and self.signals else stop.code
             if str(stop):
-                log.log(logging.INFO if code == EXIT_OK else logging.ERROR, "%s", stop)
+                log.log(logging.INFO if code in (EXIT_OK, EXIT_STANDBY) else logging.ERROR, "%s", stop)
             tree.kill_all()
         except FatalError:
             tree.kill_all()
@@ -124,8 +124,9 @@ class Supervisor:
             audit.close()
             self.claim.release()
             os.close(wakeup)
-        log.info("stopped with status %d", code)
-        if code == EXIT_STANDBY:
+        goes_on = code == EXIT_STANDBY
+        log.info("stopped with status %d%s", code, ": it starts again, as a standby" if goes_on else "")
+        if goes_on:
             self.notifier.give_back()
         return code
 

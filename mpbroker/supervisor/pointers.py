@@ -39,7 +39,9 @@ def report_unclean_end(config: BrokerConfig) -> None:
             "this is a copy. None of its processes runs; %s",
             log_dir,
             left.pid,
-            "they closed the log cleanly" if is_clean else "they left the log open, and it is recovered",
+            "those that outlived the supervisor closed the log cleanly"
+            if is_clean
+            else "they left the log open, and it is recovered",
         )
 
 

@@ -13,6 +13,7 @@ bucket=$PWD/ops/demo/bucket.py
 gateway=$PWD/build/versitygw/versitygw-v1.8.0
 directory=$(mktemp -d "${TMPDIR:-/tmp}/mpbroker-lake-XXXXXX")
 pids=()
+memory=()
 below=""
 
 say() { printf '\n\033[1m%s\033[0m\n' "$*"; }
@@ -24,7 +25,7 @@ clean_up() {
     file://*) rm -rf "${below#file://}" ;;
     ?*) python "$bucket" empty "$below" || true ;;
   esac
-  rm -rf "$directory"
+  rm -rf "$directory" "${memory[@]}"
 }
 trap clean_up EXIT
 cd "$directory"
@@ -41,8 +42,15 @@ serve() {
   pids+=("$pid")
 }
 ready() { mpbroker ctl ready --log-dirs "broker$1" --wait 60 >/dev/null || give_up "broker $1 is not ready"; }
-# lose PID: as if its machine were gone
-lose() { kill -9 "$1"; wait "$1" 2>/dev/null || true; }
+# lose NUMBER PID: as if its machine were gone
+lose() {
+  # With its memory, which a next start on the same directories would remove.
+  memory+=("$(answer runtime_dir <"broker$1/mpbroker.json")")
+  kill -9 "$2"
+  wait "$2" 2>/dev/null || true
+}
+# answer NAME: of the JSON on standard input
+answer() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
 # until_said TEXT FILE
 until_said() {
   for _ in $(seq 300); do ! grep -q "$1" "$2" 2>/dev/null || return 0; sleep 0.2; done
@@ -112,10 +120,14 @@ until grep -q '"local_segments": [12],' status; do
   sleep 0.2
   mpbroker remote status --log-dirs broker1 --topic orders --json >status
 done
+# A take-over begins with the newest cut: segments that are younger would be uploaded again.
+uploaded=$(date +%s%3N)
+cut_ms() { mpbroker remote status --log-dirs broker1 --json | answer last_cut_ms; }
+until [ "$(cut_ms | sed s/None/0/)" -gt "$uploaded" ]; do sleep 0.2; done
 show mpbroker remote status --log-dirs broker1 --topic orders
 
 say "4. The broker is killed; its standby takes over"
-lose "$owner"
+lose 1 "$owner"
 until_said "INFO \[supervisor\] serving on" broker2.log
 grep -h "has run out\|leads as" broker2.log
 count
@@ -124,7 +136,7 @@ show mpbroker remote verify --deep --log-dirs broker2
 for _ in $(seq 60); do [ "$(python "$bucket" count "$url")" != 30000 ] || break; done
 
 say "5. Both are killed, and their disks are wiped"
-lose "$standby"
+lose 2 "$standby"
 echo '$ rm -r broker1 broker2'
 # Processes of theirs may be about to end.
 until rm -rf broker1 broker2 2>/dev/null; do sleep 0.1; done

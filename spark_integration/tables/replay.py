@@ -151,6 +151,26 @@ def replay(
     Raises JobError, StoreError, PySparkException, and what the catalog raises.
     """
     load = partial(open_catalog(settings.lake).load_table, what.table)
+    steps, first, until = checked_replay(settings, what)
+    total, records, shown = sum(span.end - span.start for span in until.spans), 0, notice or Silent()
+
+    def write(step: ReplayStep) -> None:
+        nonlocal records
+        # Upkeep deletes files that a table loaded an hour ago has.
+        records += _write(_frame(spark, load(), step.spans), what, step)
+        shown.progress(records, total)
+
+    with watched(spark, shown, lambda: (records, total)):
+        written = in_steps(steps, first, until, settings.job.offsets_per_commit, write)
+    return Replayed(records, written, first.topic)
+
+
+def checked_replay(settings: Settings, what: ReplaySettings) -> tuple[ReplaySteps, ReplayStep, Covered]:
+    """Return the steps of a replay, the one to begin with, and what the table has. It needs no Spark session.
+
+    Raises JobError if the replay cannot be, StoreError, and what the catalog raises.
+    """
+    load = partial(open_catalog(settings.lake).load_table, what.table)
     try:
         steps = ReplaySteps.of_table(load(), what.name)
     except NoSuchTableError as error:
@@ -163,17 +183,7 @@ def replay(
         raise JobError(f"table {what.table} has no records of a topic yet")
     first = newest or ReplayStep(FORMAT, uuid.uuid4().hex, what.to_topic or until.topic)
     check_goes_on(first, what.to_topic or until.topic, until)
-    total, records, shown = sum(span.end - span.start for span in until.spans), 0, notice or Silent()
-
-    def write(step: ReplayStep) -> None:
-        nonlocal records
-        # Upkeep deletes files that a table loaded an hour ago has.
-        records += _write(_frame(spark, load(), step.spans), what, step)
-        shown.progress(records, total)
-
-    with watched(spark, shown, lambda: (records, total)):
-        written = in_steps(steps, first, until, settings.job.offsets_per_commit, write)
-    return Replayed(records, written, first.topic)
+    return steps, first, until
 
 
 def check_goes_on(step: ReplayStep, topic: str, until: Covered) -> None:

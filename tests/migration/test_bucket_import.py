@@ -285,8 +285,18 @@ def test_the_commands(
     store = tmp_path / "store"
     store.mkdir()
     url, ours = f"file://{store}", ExportedBucket(tmp_path / "data", directory=DirectoryStore(store))
+    migration.remote_export([ours.path], url, dry_run=True)
+    printed = capsys.readouterr().out
+    back = f"taken back with\n  mpbroker remote import --url {url} {ours.path}\n"
+    assert "The ledger would be closed" in printed
+    assert printed.endswith(f"{back}Nothing was changed.\n")
     migration.remote_export([ours.path], url)
     printed = capsys.readouterr().out
+    assert "The ledger is closed" in printed
+    assert printed.endswith(back)
+    assert f"{ours.path}/__remote_log_metadata-0 to __remote_log_metadata-" in printed
+    with pytest.raises(CliError, match=r"mpbroker's already.* take it back with mpbroker remote import"):
+        migration.import_([ours.path])
     assert "0 delegation tokens, 2 segments in the object store\n" in printed
     assert f"  rsm.config.storage.root={store}\n" in printed
     with monkeypatch.context() as patch:

@@ -24,6 +24,7 @@ from mpbroker.remote.restore.take_over import TakenLedger, check_silent, take_ov
 from mpbroker.remote.store.object_store import ObjectStore, StoreError
 from mpbroker.remote.store.opening import StoreRefused, open_store
 from mpbroker.remote.store.self_test import StoreUnfit, check_store
+from mpbroker.storage.names import META_PROPERTIES
 from shm.clock import wall_ms
 
 REQUEST_TIMEOUT_MS = 60_000
@@ -132,7 +133,8 @@ def _check_directories(plan: Plan, log_dirs: Sequence[Path]) -> None:
         raise CliError(f"--log-dirs: the cut is of {count} ({', '.join(had)}); name as many, in that order")
     for path in log_dirs:
         if path.exists() and (not path.is_dir() or any(one.name != "lost+found" for one in path.iterdir())):
-            raise CliError(f"{path} is not empty: name a new directory, or empty this one", USAGE_ERROR)
+            was = ". It has a broker's log, perhaps of an earlier restore" * (path / META_PROPERTIES).exists()
+            raise CliError(f"{path} is not empty: name a new directory, or empty this one{was}", USAGE_ERROR)
 
 
 def _command(url: str, plan: Plan, log_dirs: Sequence[Path], *, forks: bool) -> list[str]:

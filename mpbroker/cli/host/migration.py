@@ -77,6 +77,12 @@ def _export(
     _print_lines("settings of Apache Kafka's server.properties:", done.settings)
     if not is_dry:
         sys.stdout.write("Start Kafka with them: kafka-server-start.sh server.properties\n")
+    if url is not None:
+        back = shlex.join(["mpbroker", "remote", "import", "--url", url, *map(str, paths)])
+        sys.stdout.write(
+            f"The ledger {'would be' if is_dry else 'is'} closed: the broker writes nothing to the object "
+            f"store, even if no Kafka was started, until it is taken back with\n  {back}\n"
+        )
     _print_dry(is_dry=is_dry)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from mpbroker.cli.app import App, Part
-from mpbroker.cli.flags import COMPLETE_TOPICS, ClusterAddress, Json, TopicName, flag, option
+from mpbroker.cli.flags import COMPLETE_TOPICS, ClusterAddress, CommandConfig, Json, TopicName, flag, option
 from mpbroker.cli.host.local_broker import LocalBroker
 
 remote_app = App(no_args_is_help=True)
@@ -45,11 +45,13 @@ def status(
 
 
 @remote_app.command("why")
-def why(topic: TopicName, *, where: ClusterAddress, json: Json = False) -> None:
+def why(
+    topic: TopicName, *, here: LocalBroker, command_config: CommandConfig = None, json: Json = False
+) -> None:
     """Print what keeps the segments of a topic on this disk."""
     from mpbroker.cli.remote import why as command
 
-    command.why(where, topic, as_json=json)
+    command.why(here, command_config, topic, as_json=json)
 
 
 @remote_app.command("undelete")

@@ -79,7 +79,9 @@ def _groups(found: Mapping[str, Any], now_ms: int) -> Iterator[tuple[str, Mappin
     if found["standby"] is not None:
         yield found["url"], _of_standby(found, now_ms)
         return
-    store: dict[str, Any] = {"state": f"{found['state']}: {found['status']}"}
+    # Of a tier that is stopped the last error says more: a status is cut off.
+    status = "nothing is uploaded or deleted" if found["fenced"] else found["status"]
+    store: dict[str, Any] = {"state": f"{found['state']}: {status.removeprefix('reads only: ')}"}
     if found["down_since_ms"] is not None:
         store["down since"] = _since(found["down_since_ms"], now_ms)
     if found["fenced"] or found["down_since_ms"] is not None:
@@ -94,7 +96,8 @@ def _groups(found: Mapping[str, Any], now_ms: int) -> Iterator[tuple[str, Mappin
     if found["pending_since_ms"] is not None:
         store["oldest of these"] = _since(found["pending_since_ms"], now_ms)
     store["to be deleted"] = _segments(found, "removed_")
-    store["newest cut"] = _cut(found, now_ms)
+    if found["last_cut_ms"] is not None or found["state"] not in {"stopped", "reads only"}:
+        store["newest cut"] = _cut(found, now_ms)
     yield found["url"], store
     yield (
         "since the broker began",

@@ -9,12 +9,14 @@ from typing import Any
 from mpbroker.cli.cluster.client import open_admin
 from mpbroker.cli.errors import CliError
 from mpbroker.cli.flags import ClusterAddress
-from mpbroker.cli.host.local_broker import by_address
+from mpbroker.cli.host.local_broker import LocalBroker, bootstrap_of_environment
 from mpbroker.cli.remote.kept import Partition, Retention, Segment, Tier, kept
 from mpbroker.cli.text.output import counted, print_json
 from mpbroker.cli.text.sizes import binary_size
 from mpbroker.client.admin import Admin
 from mpbroker.client.topics import Topic
+from mpbroker.config.listeners import port_of, reachable
+from mpbroker.ipc.control_client import ControlClient
 from mpbroker.protocol.numbers import LATEST, READ_COMMITTED
 from mpbroker.protocol.printable import printable
 from mpbroker.storage.names import segment_name
@@ -23,15 +25,16 @@ from mpbroker.storage.segments import segments_of
 from shm.clock import wall_ms
 
 
-def why(where: ClusterAddress, name: str, *, as_json: bool) -> None:
+def why(here: LocalBroker, command_config: Path | None, name: str, *, as_json: bool) -> None:
     """Print for each partition of a topic which segments stay on this disk, and why. Raises CliError."""
-    found = by_address(where.bootstrap).call("remote")
+    control = here.control()
+    found = control.call("remote")
     if not found["enabled"]:
         raise CliError(
             "the broker has no object store, so all segments stay here: set "
             "remote.log.storage.system.enable=true and mpbroker.remote.url, and start it again"
         )
-    with open_admin(where) as client:
+    with open_admin(ClusterAddress(_address(here, control), command_config)) as client:
         topic = client.topic(name)
         settings = {one.name: one.value or "" for one in client.topic_configs(name)}
         stable = _stable_offsets(client, topic)
@@ -54,6 +57,18 @@ def why(where: ClusterAddress, name: str, *, as_json: bool) -> None:
         print(printable(f"  {one.do}"))
     if not rows:
         print(printable(f"{name}: no segment is on this disk"))
+
+
+def _address(here: LocalBroker, control: ControlClient) -> str:
+    """Return the address that names the broker, else that of a listener: PLAINTEXT if there is one."""
+    named = here.bootstrap
+    if named is None and here.port is None and here.log_dirs is None:
+        named = bootstrap_of_environment()
+    if named is not None:
+        return named
+    listeners = [one["listener"] for one in control.call("listeners")["listeners"]]
+    found = [one for one in listeners if here.port is None or port_of(one) == here.port]
+    return reachable(min(found, key=lambda one: not one.startswith("PLAINTEXT:")).partition("://")[2])
 
 
 def _stable_offsets(client: Admin, topic: Topic) -> dict[int, int]:

@@ -140,10 +140,13 @@ def tables_replay(
     written are skipped, except those of the step in which it was killed; --exactly-once skips these, too.
     """
     settings = _settings(tables)
-    from mpbroker.spark.tables import ReplaySettings, replay
+    from mpbroker.spark.tables import ReplaySettings, checked_replay, replay
 
     sink = checked_sink({**options_of(option), "kafka.bootstrap.servers": bootstrap})
     what = ReplaySettings(table, sink, name, to_topic, keep_partitions, exactly_once)
+    with _in_a_sentence():
+        # Says what cannot be before Spark's slow start.
+        checked_replay(settings, what)
     with running("replay", master, as_json=json) as (spark, notice), _in_a_sentence():
         began = time.monotonic()
         done = replay(spark, settings, what, notice)

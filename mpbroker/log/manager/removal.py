@@ -8,6 +8,7 @@ import logging
 import math
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -278,9 +279,16 @@ class Removal:
                     unknown.append((log_dir.path / name, (parsed.topic, parsed.partition)))
                 if at % NAMES_AT_ONCE == 0:
                     yield
+            strays: Counter[str] = Counter()
             for directory, key in unknown:
-                self._set_aside_if_stray(log_dir, directory, key, topics)
+                strays[key[0]] += self._set_aside_if_stray(log_dir, directory, key, topics)
                 yield
+            for topic, count in sorted((+strays).items()):
+                _log.warning(
+                    "%s: %d partition(s) of %s belong to no topic and are renamed to …%s. Nobody reads them: "
+                    "delete them when nothing is missed",
+                    *(log_dir.path, count, topic, names.STRAY_SUFFIX),
+                )
             for offsets in list(log_dir.known.values()):
                 for at, key in enumerate(list(offsets)):
                     is_unknown = key not in known and key[0] not in topics
@@ -291,21 +299,25 @@ class Removal:
 
     def _set_aside_if_stray(
         self, log_dir: LogDirectory, directory: Path, key: tuple[str, int], topics: dict[str, bytes]
-    ) -> None:
+    ) -> bool:
+        """Return whether it was a stray."""
         holder = topic_id_if_any(directory)
         is_open = any((log.topic_id, log.partition) == (holder, key[1]) for log in self._logs.values())
         if is_open or holder in self._under_way or not is_directory(directory):
-            return
+            return False
         # A topic that was undeleted may have both a slot that is deleted and one that is live.
         if holder in self._slots.deleted and holder != topics.get(key[0]):
             # A predecessor was killed while it removed the topic.
             doomed = self._rename(directory, names.DELETE_SUFFIX)
             self.deletions.add(0, log_dir.number, partial(remove_tree, doomed))
+            is_stray = False
         elif key[0] not in topics or holder not in (None, topics[key[0]]):
-            self.set_aside(directory)
+            self._rename(directory, names.STRAY_SUFFIX)
+            is_stray = True
         else:
-            return
+            return False
         log_dir.forget(key)
+        return is_stray
 
     def set_aside(self, directory: Path) -> None:
         renamed = self._rename(directory, names.STRAY_SUFFIX)

@@ -257,10 +257,13 @@ class Ledger:
         if last.owner != owner.nonce:
             was_owner = owner.last_seq > 0 and last.generation > owner.generation
             leader = self._reader.state.leader if was_owner else None
+            # Who was taken over is told by whom, and what becomes of it.
+            advice = (
+                f". If that one is gone for good, this one needs its {REMOTE_OWNER}, or to be restored with "
+                "mpbroker restore --take-over; if not, give mpbroker.remote.url a prefix of its own"
+            )
             self._refuse(
-                f"the ledger belongs to another broker: {_described(last)}. If that one is gone for good, "
-                f"this one needs its {REMOTE_OWNER}, or to be restored with mpbroker restore --take-over; if "
-                "not, give mpbroker.remote.url a prefix of its own",
+                f"the ledger belongs to another broker: {_described(last)}{advice if leader is None else ''}",
                 leader,
             )
         if last.start not in owner.starts:

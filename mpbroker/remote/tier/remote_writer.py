@@ -113,12 +113,16 @@ class RemoteWriter:
             self._refused(str(error))
             with suppress(Stopped):
                 tier.read_only(error)
+            self._count_found()
 
     def _serve_reads(self) -> None:
         self._tier.open_for_reads()
+        self._count_found()
+        self._counters.set_status("reads only: the object store is another broker's")
+
+    def _count_found(self) -> None:
         if self._tier.state is not None:
             self._count(self._tier.state)
-        self._counters.set_status("reads only: the object store is another broker's")
 
     def begin(self) -> None:
         """Make ready for turns. A later call skips what is done. Raises as `TierStore.begin`."""

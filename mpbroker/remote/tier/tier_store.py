@@ -144,7 +144,7 @@ class TierStore:
     def end_if_taken_over(self, fenced: Fenced) -> None:
         """Raise FatalError if another broker leads what this one has led."""
         if fenced.leader is not None:
-            log.error("%s", fenced)
+            log.info("%s", fenced)
             raise taken_over(fenced.leader, self._config.node_id)
 
     def open_for_reads(self) -> None:

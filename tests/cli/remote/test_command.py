@@ -95,6 +95,18 @@ def test_why_says_what_keeps_each_segment(cli: OwnCli) -> None:
     assert "orders-0, offsets from" in cli("remote", "why", TOPIC).out
 
 
+def test_why_takes_what_status_takes(cli: OwnCli) -> None:
+    """Whichever flag names the broker, the broker named by the environment is not asked."""
+    (directory,) = cli("remote", "status", "--json").json["log_dirs"]
+    elsewhere = OwnCli("127.0.0.1:1")
+    for named in (
+        ("--log-dirs", directory),
+        ("-b", cli.bootstrap),
+        ("--port", cli.bootstrap.rpartition(":")[2]),
+    ):
+        assert "orders-0, offsets from" in elsewhere("remote", "why", TOPIC, *named).out
+
+
 def test_verify_finds_what_is_missing(cli: OwnCli, place: Path) -> None:
     assert cli("remote", "verify", "--deep", "--json").json["problems"] == []
     assert "All is whole" in cli("remote", "verify", "--url", f"file://{place}", "--deep").out

@@ -274,6 +274,19 @@ def test_a_log_directory_that_fails_meanwhile_leaves_it_deleted(node: MakeNode) 
     assert all(made.rig.partition(slot).flags & PartitionFlag.PARTITION_DELETED for slot in slots)
 
 
+def test_the_strays_of_a_topic_are_told_at_once(node: MakeNode, caplog: pytest.LogCaptureFixture) -> None:
+    made = node()
+    process = made.boot()
+    for name in ("nobody-0", "nobody-1", "none-0"):
+        (made.dirs[0] / name).mkdir()
+    at_once(process.manager.removal.setting_strays_aside({}))
+    said = [one.getMessage() for one in caplog.records if "belong to no topic" in one.getMessage()]
+    assert [line.partition(" belong")[0] for line in said] == [
+        f"{made.dirs[0]}: 2 partition(s) of nobody",
+        f"{made.dirs[0]}: 1 partition(s) of none",
+    ]
+
+
 @pytest.mark.parametrize("slice_", range(5))
 def test_topics_that_come_and_go_while_strays_are_set_aside(
     node: MakeNode, monkeypatch: pytest.MonkeyPatch, slice_: int

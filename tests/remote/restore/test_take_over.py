@@ -92,8 +92,9 @@ def test_the_owner_before_can_write_nothing_more(world: CutWorld) -> None:
     with pytest.raises(Fenced):
         world.ledger.check_fence()
     again = ledger_of(world.objects, world.log_dirs[0])
-    with pytest.raises(Fenced, match="belongs to another broker"):
+    with pytest.raises(Fenced, match="belongs to another broker") as refused:
         again.start(STARTED)
+    assert "--take-over" not in str(refused.value)
     assert read(world.objects).seq == seq
 
 

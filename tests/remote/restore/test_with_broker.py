@@ -285,9 +285,18 @@ def test_a_restore_without_a_take_over_reads_and_writes_nothing_there(lost: Lost
     cli = OwnCli("")
     cli.refused("restore", "--from", lost.url, "--log-dirs", "x", "--take-over", says="--force", code=1)
     assert cli("restore", "--from", lost.url, "--verify", "--json").json["segments"] >= 4
-    reader = lost.begin(lost.restore())
+    trial = lost.restore()
+    cli.refused(
+        "restore", "--from", lost.url, "--log-dirs", str(trial), says="log, perhaps of an earlier restore"
+    )
+    reader = lost.begin(trial)
     assert values_of(reader, "tiered", 0) == values
     eventually(lambda: "the ledger belongs to another broker" in reader.logs(), "it is fenced")
+    status = ["remote", "status", "--log-dirs", str(trial)]
+    eventually(lambda: cli(*status, "--json").json["segments"] >= 4, "it counts what it reads")
+    said = cli(*status).out
+    assert "stopped: nothing is uploaded or deleted\n" in said
+    assert "newest cut" not in said
     # The owner goes on.
     lost.cut_after(now_ms())
     broker.kill()
