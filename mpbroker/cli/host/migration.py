@@ -55,9 +55,10 @@ def remote_export(
     dry_run: DryRun = False,
     json: Json = False,
 ) -> None:
-    """Turn a broker's directories and its object store into those of an Apache Kafka with Aiven's plug-in.
+    """Turn a broker's log directories and bucket into Apache Kafka's.
 
-    Stop the broker first. Name all of log.dirs. From then on only `mpbroker remote import` brings them back.
+    Kafka needs Aiven's plug-in for tiered storage. Stop the broker first. Name
+    all of log.dirs. From then on only `mpbroker remote import` brings them back.
     """
     _export(paths, controller, is_dry=dry_run, as_json=json, url=url)
 
@@ -116,9 +117,10 @@ def remote_import(
     set_aside_strays: SetAsideStrays = False,
     json: Json = False,
 ) -> None:
-    """Take over the directories of a stopped Apache Kafka 4 node, and the object store of Aiven's plug-in.
+    """Take over log directories and bucket of a stopped Apache Kafka.
 
-    Name all of log.dirs, in its order, and metadata.log.dir. No object is copied.
+    The bucket is one that Aiven's plug-in writes, for a node of Kafka 4. Name all of log.dirs, in
+    its order, and metadata.log.dir. No object is copied.
     """
     _import(paths, is_dry=dry_run, sets_strays_aside=set_aside_strays, as_json=json, url=url)
 
