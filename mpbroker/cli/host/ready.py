@@ -31,7 +31,7 @@ def ready(here: LocalBroker, wait_s: float | None, *, as_json: bool) -> int:
         if not is_printed and time.monotonic() > began + PRINTS_AFTER_S:
             # One cause, in short: the others mostly follow from it. All are printed if the wait is in vain.
             cause = _CLAUSE_END.split(problems[0], maxsplit=1)[0]
-            print(f"mpbroker: not yet, waiting {left_s:.0f} s more: {cause}", file=sys.stderr, flush=True)
+            print(f"mpbroker: waiting {left_s:.0f} s more: {cause}", file=sys.stderr, flush=True)
             is_printed = True
         time.sleep(min(pause_s, left_s))
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

@@ -66,7 +66,7 @@ def test_a_wait_names_one_cause_and_its_end_all(
     monkeypatch.setattr(ready, "PRINTS_AFTER_S", 0)
     assert ready.ready(LocalBroker(str(tmp_path)), 0.05, as_json=False) == 1
     said = capsys.readouterr()
-    assert said.err == f"mpbroker: not yet, waiting 0 s more: no broker is running on {tmp_path}\n"
+    assert said.err == f"mpbroker: waiting 0 s more: no broker is running on {tmp_path}\n"
     assert f"no broker is running on {tmp_path} (it has no " in said.out
 
 
