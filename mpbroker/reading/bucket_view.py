@@ -36,6 +36,7 @@ from mpbroker.storage.names import (
     INDEX_SUFFIX,
     LEADER_EPOCHS,
     LOG_SUFFIX,
+    METADATA_DIRECTORY,
     TXN_INDEX_SUFFIX,
     parse_partition,
     parse_segment,
@@ -230,8 +231,7 @@ class BucketView:
         try:
             for one in reversed(cuts[-_CUTS_TRIED:]):
                 manifest = self._manifest(one.event)
-                # The first cut of a start may be made before partitions are open: only metadata has its end.
-                if any(end.topic_id != METADATA_TOPIC_ID for end in manifest.ends):
+                if not _was_before_partitions_opened(manifest):
                     break
         except ObjectMissing:
             # The owner may have made a newer cut, and deleted this one.
@@ -256,6 +256,15 @@ class BucketView:
         with store_errors():
             first = self._first_open(_part(last, "producer_snapshot"))
         return last.end if first is None else min(first, last.end)
+
+
+def _was_before_partitions_opened(cut: CutManifest) -> bool:
+    """Return whether a cut has partitions without their ends, but for that of the metadata log.
+
+    The first cut of a start may be made before partitions are open.
+    """
+    has_ends = any(end.topic_id != METADATA_TOPIC_ID for end in cut.ends)
+    return not has_ends and any(not one.endswith(f"/{METADATA_DIRECTORY}") for one in cut.directories)
 
 
 def _base(segment: SegmentAdded) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import struct
 from contextlib import closing
 from pathlib import Path
@@ -124,6 +125,22 @@ def test_a_cut_from_before_partitions_were_open_hides_nothing(filled: BucketWorl
     filled.publish(METADATA_TOPIC, published._replace(topic_id=METADATA_TOPIC_ID))
     filled.cut()
     assert read(filled.url) == list(range(250))
+
+
+def test_after_the_last_topic_was_deleted_no_earlier_cut_is_read(
+    world: BucketWorld, writer: PartitionWriter
+) -> None:
+    fill(writer, 5)
+    shutil.copytree(world.log_dir / "t-0", world.log_dir / METADATA_DIRECTORY)
+    world.publish(METADATA_TOPIC, row_of(writer)._replace(topic_id=METADATA_TOPIC_ID))
+    world.publish("t", row_of(writer))
+    world.cut()
+    planned(bucket_query(world.url, "t"))
+    shutil.rmtree(world.log_dir / "t-0")
+    del world.published["t-0"]
+    world.cut()
+    with pytest.raises(SourceUnavailable, match="topic t is not in the bucket"):
+        planned(bucket_query(world.url, "t"))
 
 
 def test_a_place_without_a_ledger(tmp_path: Path) -> None:
